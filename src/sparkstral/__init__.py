@@ -1,0 +1,1 @@
+"""One model, one machine class, one program: Mistral Small 4 on a DGX Spark."""
