@@ -1,0 +1,77 @@
+"""The network's parameters as tensors in the form in which the model reads them.
+
+Owns the names and shapes inside the engine; must not know files (checkpoint/ fills these in).
+H hidden_size, Q q_lora_rank, N heads, E routed experts, I moe_intermediate_size, S I x n_shared_experts, V vocab_size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DenseWeight:
+    """A matrix as it is: [..., N, K], bfloat16 or float32."""
+
+    weight: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Weight:
+    """weight [..., N, K] float8_e4m3fn times scale (float32, [...] one for each matrix)."""
+
+    weight: Tensor
+    scale: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Nvfp4Weight:
+    """packed [..., N, K/2] uint8 (low nibble = even column), scale [..., N, K/16] float8_e4m3fn,
+    global_scale [...] float32, a divisor: W = e2m1(code) * scale / global_scale."""
+
+    packed: Tensor
+    scale: Tensor
+    global_scale: Tensor
+
+
+Weight = DenseWeight | Fp8Weight | Nvfp4Weight
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWeights:
+    q_a_proj: Weight  # [Q, H]
+    q_a_norm: Tensor  # [Q]
+    q_b_proj: Weight  # [N * 128, Q]: each head's 64 nope rows, then its 64 rope rows (interleaved pairs)
+    kv_a_proj: Weight  # [320, H]: 256 latent rows, then 64 rope rows
+    kv_a_norm: Tensor  # [256]
+    kv_b_proj: Weight  # [N * 192, 256]: each head's 64 k_nope rows, then its 128 v rows
+    o_proj: Weight  # [H, N * 128]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """gate and up [..., I, H], down [..., H, I]; leading dimension E for the routed experts, none for the shared."""
+
+    gate: Weight  # w1
+    up: Weight  # w3
+    down: Weight  # w2
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    attention_norm: Tensor  # [H]
+    attention: AttentionWeights
+    ffn_norm: Tensor  # [H]
+    router: Tensor  # [E, H]
+    experts: ExpertWeights
+    shared_expert: ExpertWeights
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    embed_tokens: Tensor  # [V, H]
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor  # [H]
+    lm_head: Weight  # [V, H]

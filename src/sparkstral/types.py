@@ -1,0 +1,331 @@
+"""The vocabulary: what passes between the rooms, as plain frozen dataclasses.
+
+Owns the types that cross a room's or the process' line. Standard library only; no tensor, no wire schema.
+Types that stay inside one room live in that room. The names are the field's words (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+# --------------------------------------------------------------------------------------------------------------
+# Tokens: what serving hands to the engine, and what comes back
+# --------------------------------------------------------------------------------------------------------------
+
+
+class FinishReason(StrEnum):
+    """Why a request ended well. A request that ended badly carries a `Failure` instead (law L6)."""
+
+    STOP = "stop"  # the model closed its turn, or a stop string was met
+    LENGTH = "length"  # max_tokens or the context was reached
+    ABORTED = "aborted"  # the client left or serving had enough (stop string)
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. Serving fills in every default, so the engine knows none.
+
+    temperature 0 is greedy; top_k 0 and top_p 1 and min_p 0 switch that filter off; seed None draws one.
+    """
+
+    max_tokens: int
+    temperature: float
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = (2,)
+    banned_token_ids: tuple[int, ...] = ()  # never sampled, e.g. [TOOL_CALLS] with tool_choice none
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarSpec:
+    """A constraint on the output: `lark` is an llguidance grammar whose special tokens are spelled <[id]>."""
+
+    lark: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One sequence to generate; crosses the process line."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    grammar: GrammarSpec | None = None
+    cache_salt: str = ""  # prefixes are shared only between requests of equal salt
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request ended badly, in a sentence for the user; `code` names the kind for the API's errors."""
+
+    code: Literal["engine_dead", "invalid_request", "numerics", "internal", "grammar", "overloaded"]
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOutput:
+    """What one step gave one request. Exactly one output of a request has `finish_reason` or `failure` set."""
+
+    request_id: str
+    new_token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    failure: Failure | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0  # prompt tokens served from the prefix cache
+
+    @property
+    def is_last(self) -> bool:
+        return self.finish_reason is not None or self.failure is not None
+
+
+# --------------------------------------------------------------------------------------------------------------
+# A step, as a value (law L5): scheduler → runner → scheduler
+# --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequest:
+    """One request's part of a step: `token_ids` (num_scheduled_tokens of them) at positions from
+    `num_computed_tokens` on. `samples` says that the last of them is the request's last known token, so that a
+    next token is to be sampled; otherwise the step only fills the cache (a chunk of a prompt)."""
+
+    request_id: str
+    token_ids: tuple[int, ...]
+    num_computed_tokens: int
+    block_ids: tuple[int, ...]  # all blocks of the request, in order
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequest:
+    """What the runner must know once about a request that it sees for the first time (or again after preemption)."""
+
+    request_id: str
+    sampling: SamplingParams
+    grammar: GrammarSpec | None
+    output_token_ids: tuple[int, ...]  # tokens sampled before a preemption: state of seed and grammar
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOutput:
+    """One step, planned. Empty `scheduled` means that there is nothing to do."""
+
+    step: int
+    scheduled: tuple[ScheduledRequest, ...]
+    new_requests: tuple[NewRequest, ...] = ()
+    finished_request_ids: tuple[str, ...] = ()  # the runner may forget these
+
+    @property
+    def num_scheduled_tokens(self) -> int:
+        return sum(len(r.token_ids) for r in self.scheduled)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRunnerOutput:
+    """What a step gave: for each request with `samples` its sampled ids, or a failure for that request alone."""
+
+    sampled: Mapping[str, tuple[int, ...]]
+    failures: Mapping[str, Failure] = field(default_factory=dict)
+
+
+# --------------------------------------------------------------------------------------------------------------
+# The engine as its clients see it
+# --------------------------------------------------------------------------------------------------------------
+
+
+class EnginePhase(StrEnum):
+    STARTING = "starting"
+    LOADING = "loading"
+    WARMING_UP = "warming up"
+    READY = "ready"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """Where the engine stands. `progress` is 0..1 within the phase; `detail` is a sentence, the reason when DEAD."""
+
+    phase: EnginePhase
+    progress: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """Facts that are fixed once the engine is ready."""
+
+    model_id: str
+    max_model_len: int  # tokens of prompt and output together that one request may have
+    vocab_size: int
+    block_size_tokens: int
+    num_blocks: int
+    device: str
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot, taken after a step."""
+
+    step: int
+    num_running: int
+    num_waiting: int
+    num_free_blocks: int
+    num_cached_blocks: int
+    num_prompt_tokens: int = 0  # since start
+    num_cached_prompt_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Text: what the protocols hand to chat, and what chat hands back
+# --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkPart:
+    """Reasoning in an assistant's turn of the history."""
+
+    text: str
+    closed: bool = True
+
+
+Part = TextPart | ThinkPart
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A finished call: `arguments` is the JSON text as the model or the client wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    role: Literal["system", "user", "assistant", "tool"]
+    parts: tuple[Part, ...] = ()
+    tool_calls: tuple[ToolCall, ...] = ()  # assistant only
+    tool_call_id: str | None = None  # tool only
+    name: str | None = None  # tool only: the function's name
+    prefix: bool = False  # a last assistant turn that is to be continued
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    description: str
+    parameters: Mapping[str, Any]  # a JSON Schema
+    strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    mode: Literal["auto", "none", "required", "named"] = "auto"
+    name: str | None = None  # with mode named
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseFormat:
+    mode: Literal["text", "json_object", "json_schema"] = "text"
+    schema: Mapping[str, Any] | None = None  # with mode json_schema
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingChoice:
+    """What the client asked for; None means that the server's default holds."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    messages: tuple[ChatMessage, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    reasoning_effort: Literal["none", "high"] = "none"
+    response_format: ResponseFormat = ResponseFormat()
+    sampling: SamplingChoice = SamplingChoice()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What the model sees. `prefilled_think`: the prompt ends inside an open [THINK]."""
+
+    token_ids: tuple[int, ...]
+    prefilled_think: bool = False
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Events: what the output parser makes of token ids, and the protocols write
+# --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    num_cached_tokens: int = 0
+    num_reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallBegin:
+    index: int
+    id: str  # 9 alphanumerics
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallArguments:
+    index: int
+    delta: str  # the joined deltas are the arguments' JSON text and nothing else
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallEnd:
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    reason: Literal["stop", "length", "tool_calls"]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    failure: Failure
+
+
+OutputEvent = TextDelta | ReasoningDelta | ToolCallBegin | ToolCallArguments | ToolCallEnd | Finished | Failed
