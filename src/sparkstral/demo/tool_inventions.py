@@ -290,7 +290,8 @@ def invent(rng: random.Random, split: Split, action: tuple[str, str] | None = No
                        **slots, p=parameter.name.replace("_", " "), x=listing(rng, list(values.values())))  # fmt: skip
         return Requests(opening, tuple({parameter.name: value} for value in values))
 
-    many = ask_many if only and only.name in _MANY_VALUES else None
+    repeatable = only is not None and only.schema["type"] == "string" and only.name in _MANY_VALUES
+    many = ask_many if repeatable else None
     return OfferedTool(definition["function"]["name"], f"{verb} {noun}", definition, ask, many)
 
 
