@@ -1,7 +1,8 @@
 """The independent implementation: transformers' Mistral4ForCausalLM, with weights that make errors visible.
 
-Head sizes are the real ones. Weights are drawn so that scores, router logits and logits have a standard deviation near 1:
-with the usual 0.02 attention is an average, every expert weighs the same, and a wrong scale or pairing hides.
+Head sizes are the real ones. Weights are drawn so that scores, router logits and logits have a standard
+deviation near 1: with the usual 0.02 attention is an average, every expert weighs the same, and a wrong scale
+or pairing hides.
 """
 
 from __future__ import annotations
@@ -78,7 +79,8 @@ class Oracle:
             attn_implementation="eager",
         )
         self.model = Mistral4ForCausalLM(config).eval()
-        # Releases since July 2026 multiply the scale by mscale², which the model does not have (docs/model.md).
+        # Releases since July 2026 multiply the scale by mscale², which the model does not have
+        # (docs/model.md).
         for layer in self.model.model.layers:
             layer.self_attn.scaling = 128**-0.5
         generator = torch.Generator().manual_seed(seed)
@@ -98,7 +100,9 @@ class Oracle:
             layer.register_forward_pre_hook(lambda _, args: streams.append(args[0][0]))
             for layer in self.model.model.layers
         ]
-        hooks.append(self.model.model.norm.register_forward_pre_hook(lambda _, args: streams.append(args[0][0])))
+        hooks.append(
+            self.model.model.norm.register_forward_pre_hook(lambda _, args: streams.append(args[0][0]))
+        )
         out = self.model(torch.tensor([token_ids]), output_attentions=True, use_cache=False)
         for hook in hooks:
             hook.remove()
