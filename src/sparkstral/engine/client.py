@@ -17,7 +17,8 @@ class EngineClient(Protocol):
         """Begin to load; returns at once. Watch `status()`, or await `wait_until_ready()`."""
 
     async def wait_until_ready(self) -> EngineInfo:
-        """Return when one real token has been generated. Raises `NotReadyError` with the reason if loading failed."""
+        """Return when one real token has been generated. Raises `NotReadyError` with the reason if it came to
+        nothing."""
 
     async def stop(self) -> None:
         """End the engine and return when its memory is given back. Requests that still run get a `Failure`.
@@ -28,12 +29,13 @@ class EngineClient(Protocol):
 
         Raises `NotReadyError` at the first step if the engine does not take requests; once it has taken one,
         whatever goes wrong is a last output with a `Failure`. Closing the generator early (`aclose`, or the
-        cancelled task around it) aborts the request: use `contextlib.aclosing` when you may leave before the end.
+        cancelled task around it) aborts the request: use `contextlib.aclosing` if you may leave before the end.
         Tokens of several steps come in one output when the reader is slower than the engine.
         """
 
     async def abort(self, request_id: str) -> None:
-        """End a request: its generator yields a last output with `FinishReason.ABORTED`. Unknown ids are ignored."""
+        """End a request: its generator yields a last output with `FinishReason.ABORTED`. An unknown id is
+        ignored."""
 
     def status(self) -> EngineStatus:
         """Where the engine stands now; never blocks."""

@@ -2,9 +2,9 @@
 
 Owns the order of the filters and the arithmetic of the draw; must not know requests' text or the scheduler.
 
-A row's result depends on its own logits, parameters, seed and position alone. To hold that on any device and in any
-batch, probabilities become integers (fixed point, the likeliest token has 2^40) before they are summed: integer sums
-do not depend on the order of addition, so neither the shape of the batch nor the path taken can move a boundary.
+A row's result depends on its own logits, parameters, seed and position alone. To hold that on any device and
+in any batch, probabilities become integers (fixed point, the likeliest token has 2^40) before they are summed:
+integer sums do not depend on the order of addition, so neither the batch nor the path taken moves a boundary.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 
 from sparkstral.types import Failure, SamplingParams
 
-# The likeliest token's weight. 131,072 tokens of this weight sum to 2^57, which int64 holds; a token less likely than
-# 2^-40 of the likeliest is never drawn, which no one can observe.
+# The likeliest token's weight. 131,072 tokens of this weight sum to 2^57, which int64 holds; a token less likely
+# than 2^-40 of the likeliest is never drawn, which no one can observe.
 _ONE = float(1 << 40)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """What one row needs beside its logits. `position` is the index of the token among the request's outputs."""
+    """What one row needs beside its logits. `position` is the token's index among the request's outputs."""
 
     params: SamplingParams
     seed: int
@@ -43,7 +43,7 @@ def derive_seed(base_seed: int, request_id: str) -> int:
 
 
 def draw_uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) of 53 random bits: a hash of (seed, position), so that no generator's state is kept."""
+    """A number in [0, 1) of 53 random bits: a hash of (seed, position), so no generator's state is kept."""
     key = struct.pack("<Qq", seed & 0xFFFF_FFFF_FFFF_FFFF, position)
     return (int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 11) * 2.0**-53
 
@@ -51,8 +51,8 @@ def draw_uniform(seed: int, position: int) -> float:
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | Failure]:
     """Choose a token for each row.
 
-    logits: [R, V] float32, not changed. Returns R token ids; a row with a NaN or an infinity, or whose mask allows
-    nothing, gets a `Failure` in its place and disturbs no other row.
+    logits: [R, V] float32, not changed. Returns R token ids; a row with a NaN or an infinity, or whose mask
+    allows nothing, gets a `Failure` in its place and disturbs no other row.
     """
     finite = torch.isfinite(logits).all(dim=-1)
     logits = _mask(logits, rows)
@@ -74,7 +74,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | Failure]:
 
 
 def _mask(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """A copy of `logits` in which what a row may not say is -inf; `logits` itself where nothing is forbidden."""
+    """A copy of `logits` in which what a row may not say is -inf; `logits` itself if nothing is forbidden."""
     constrained = [i for i, row in enumerate(rows) if row.bitmask is not None]
     banned = [(i, token_id) for i, row in enumerate(rows) for token_id in row.params.banned_token_ids]
     if not constrained and not banned:
@@ -93,11 +93,12 @@ def _mask(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, drawn by inverse distribution function."""
+    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution function."""
     device = logits.device
     temperature = _column([row.params.temperature for row in rows], device)
     # The difference first: dividing by a tiny temperature could overflow the largest logit itself.
-    probabilities = torch.exp((logits - logits.amax(dim=-1, keepdim=True)) / temperature)  # of the likeliest: 1
+    below_likeliest = logits - logits.amax(dim=-1, keepdim=True)
+    probabilities = torch.exp(below_likeliest / temperature)  # relative to the likeliest
     min_p = _column([row.params.min_p for row in rows], device)
     weights = (probabilities * (probabilities >= min_p)).double().mul_(_ONE).long()
 
@@ -107,9 +108,10 @@ def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
     cumulative = weights.cumsum(dim=-1)
     total = cumulative[:, -1:]
-    uniform = torch.tensor([[draw_uniform(row.seed, row.position)] for row in rows], dtype=torch.float64).to(device)
+    draws = [[draw_uniform(row.seed, row.position)] for row in rows]
+    uniform = torch.tensor(draws, dtype=torch.float64).to(device)
     target = torch.minimum((uniform * total).long(), total - 1)
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1)  # the first whose sum exceeds the target
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1)  # first whose sum exceeds the target
 
 
 def _keep_top(weights: Tensor, params: Sequence[SamplingParams]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The sampler: greedy is exact, draws follow the distribution, filters keep what they promise, rows are alone."""
+"""The sampler: exact greedy, draws that follow the distribution, filters that hold, rows that are alone."""
 
 from __future__ import annotations
 
@@ -97,10 +97,8 @@ def test_a_row_does_not_depend_on_its_batch():
         replace(PLAIN, min_p=0.05),
         replace(PLAIN, banned_token_ids=(3, 999)),
     ]
-    rows = [
-        SamplingRow(kinds[i % 6], seed=i, position=i * 3, bitmask=bitmask(1_000, *range(i, 1_000, 7)) if i % 4 else None)
-        for i in range(12)
-    ]
+    masks = [bitmask(1_000, *range(i, 1_000, 7)) if i % 4 else None for i in range(12)]
+    rows = [SamplingRow(kinds[i % 6], seed=i, position=i * 3, bitmask=masks[i]) for i in range(12)]
     together = sample(logits, rows)
     assert together == [sample(logits[i : i + 1], [rows[i]])[0] for i in range(12)]
     order = [5, 3, 11, 0, 7]
