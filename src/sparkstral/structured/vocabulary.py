@@ -49,7 +49,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     if len(token_bytes) != num_ranks:
         raise CheckpointError(
             f"{path}: default_vocab_size promises {num_ranks:,} tokens after the {num_special_tokens:,} "
-            f"special ones, and the file holds {len(token_bytes):,}. Fetch the file again from the model's page."
+            f"special ones, and the file holds {len(token_bytes):,}. Fetch it again from the model's page."
         )
     return Vocabulary(token_bytes, num_special_tokens, pattern)
 
