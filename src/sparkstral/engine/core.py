@@ -1,7 +1,7 @@
 """The step loop: drain the messages, plan a step, carry it out, take in the result, send what came of it.
 
-Owns the order of these and the requests that wait for their grammar; must not know processes, sockets or how an
-engine is built. Runs in one thread, which alone touches requests, blocks and the device (law L4).
+Owns the order of these and the requests that wait for their grammar; must not know processes, sockets or how
+an engine is built. Runs in one thread, which alone touches requests, blocks and the device (law L4).
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class EngineCore:
         self._send = send
         self._outputs: list[TokenOutput] = []
         self._waiting_for_grammar: dict[str, tuple[GenerationRequest, Compilation]] = {}
-        # Holding a grammar keeps it from being forgotten while its request may still be preempted and resumed.
+        # Holding a grammar keeps it from being forgotten while its request may still be preempted and
+        # resumed.
         self._grammars_in_use: dict[str, CompiledGrammar] = {}
 
     def warm_up(self) -> None:
@@ -104,7 +105,10 @@ class EngineCore:
                 num_prompt_tokens = len(request.prompt_token_ids)
                 self._outputs.append(
                     TokenOutput(
-                        request.request_id, (), failure=compilation.result, num_prompt_tokens=num_prompt_tokens
+                        request.request_id,
+                        (),
+                        failure=compilation.result,
+                        num_prompt_tokens=num_prompt_tokens,
                     )
                 )
             else:

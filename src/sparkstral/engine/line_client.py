@@ -26,7 +26,8 @@ from sparkstral.types import (
 class _Stream:
     """One request's outputs between the engine and its reader.
 
-    It is unbounded, since a slow reader must not stop the others, but small: at most max_tokens ids wait here.
+    It is unbounded, since a slow reader must not stop the others, but small: at most max_tokens ids wait
+    here.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class LineClient(ABC):
         self._streams: dict[str, _Stream] = {}
         self._status = EngineStatus(EnginePhase.STARTING)
         self._info: EngineInfo | None = None
-        self._stats = EngineStats(step=0, num_running=0, num_waiting=0, num_free_blocks=0, num_cached_blocks=0)
+        self._stats = EngineStats(0, num_running=0, num_waiting=0, num_free_blocks=0, num_cached_blocks=0)
         self._settled = asyncio.Event()  # READY or DEAD
 
     @abstractmethod
@@ -119,7 +120,8 @@ class LineClient(ABC):
 
     def _set_status(self, status: EngineStatus) -> None:
         """The first reason for a death stays, and every request that runs then ends with it (law L6)."""
-        if self._status.phase is EnginePhase.DEAD:
+        is_dying = self._status.phase is EnginePhase.DRAINING and status.phase is not EnginePhase.DEAD
+        if self._status.phase is EnginePhase.DEAD or is_dying:
             return
         self._status = status
         if status.phase is EnginePhase.DEAD:
