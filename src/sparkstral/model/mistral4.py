@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from sparkstral.kernels import rms_norm
 from sparkstral.model.config import ModelConfig
 from sparkstral.model.forward_batch import ForwardBatch
-from sparkstral.model.linear import to_dense
+from sparkstral.model.linear import column_major, to_dense
 from sparkstral.model.mla import AttentionPlan, LatentAttention
 from sparkstral.model.moe import MixtureOfExperts
 from sparkstral.model.rope import PositionTerms, RotaryEmbedding
@@ -58,7 +58,7 @@ class Mistral4:
         self._rotary = RotaryEmbedding(config, device, dtype)
         self._layers = [DecoderLayer(config, layer, device, dtype) for layer in weights.layers]
         self._norm = weights.norm.to(device, dtype)
-        self._lm_head = to_dense(weights.lm_head, device, dtype)
+        self._lm_head = column_major(to_dense(weights.lm_head, device, dtype))
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, latent_pool: Tensor) -> Tensor:

@@ -23,9 +23,11 @@ from sparkstral.model.config import (
     ModelConfig,
 )
 from sparkstral.model.forward_batch import ForwardBatch
-from sparkstral.model.linear import to_dense
+from sparkstral.model.linear import column_major, to_dense
 from sparkstral.model.rope import PositionTerms
 from sparkstral.model.weights import AttentionWeights
+
+_QK_WIDTHS = (QK_NOPE_HEAD_DIM, QK_ROPE_HEAD_DIM)
 
 
 def is_absorbed_cheaper(num_query_tokens: int, seq_len: int) -> bool:
@@ -62,7 +64,8 @@ class AttentionPlan:
     @classmethod
     def of(cls, batch: ForwardBatch) -> AttentionPlan:
         spans = list(pairwise(batch.cu_seqlens_q))
-        absorbed, expanded = [], []
+        absorbed: list[int] = []
+        expanded: list[int] = []
         for request, ((begin, end), seq_len) in enumerate(zip(spans, batch.seq_lens, strict=True)):
             (absorbed if is_absorbed_cheaper(end - begin, seq_len) else expanded).append(request)
         return cls(_group(batch, spans, absorbed), _group(batch, spans, expanded))
@@ -96,15 +99,14 @@ class LatentAttention:
         self._eps = config.rms_norm_eps
         self._a_widths = (config.q_lora_rank, KV_LORA_RANK, QK_ROPE_HEAD_DIM)
         # Both projections read the same input: one matrix product.
-        self._a_proj = torch.cat(
-            (to_dense(weights.q_a_proj, device, dtype), to_dense(weights.kv_a_proj, device, dtype))
+        self._a_proj = column_major(
+            torch.cat((to_dense(weights.q_a_proj, device, dtype), to_dense(weights.kv_a_proj, device, dtype)))
         )
         self._q_a_norm = weights.q_a_norm.to(device, dtype)
         self._kv_a_norm = weights.kv_a_norm.to(device, dtype)
-        self._q_b_proj = to_dense(weights.q_b_proj, device, dtype)
-        w_uk, w_uv = split_kv_b_proj(to_dense(weights.kv_b_proj, device, dtype), self._num_heads)
-        self._w_uk, self._w_uv = w_uk.contiguous(), w_uv.contiguous()
-        self._o_proj = to_dense(weights.o_proj, device, dtype)
+        self._q_b_proj = column_major(to_dense(weights.q_b_proj, device, dtype))
+        self._w_uk, self._w_uv = split_kv_b_proj(to_dense(weights.kv_b_proj, device, dtype), self._num_heads)
+        self._o_proj = column_major(to_dense(weights.o_proj, device, dtype))
 
     def forward(
         self, x: Tensor, batch: ForwardBatch, plan: AttentionPlan, terms: PositionTerms, pool: Tensor
@@ -113,7 +115,7 @@ class LatentAttention:
 
         pool [num_blocks, block_size, 320] is this layer's cache; the tokens' latents are written to it first.
         """
-        q_a, c_kv, k_rope = F.linear(x, self._a_proj).split(self._a_widths, dim=-1)
+        q_a, c_kv, k_rope = torch.split(F.linear(x, self._a_proj), self._a_widths, dim=-1)
         latent_write.latent_write(
             pool,
             batch.slot_mapping,
@@ -121,7 +123,7 @@ class LatentAttention:
             rope.rope(k_rope, terms.rotation),
         )
         q = F.linear(rms_norm.rms_norm(q_a, self._q_a_norm, self._eps), self._q_b_proj)
-        q_nope, q_rope = q.unflatten(-1, (self._num_heads, -1)).split((QK_NOPE_HEAD_DIM, QK_ROPE_HEAD_DIM), dim=-1)
+        q_nope, q_rope = torch.split(q.view(len(x), self._num_heads, -1), _QK_WIDTHS, dim=-1)
         q = torch.cat((q_nope, rope.rope(q_rope, terms.rotation)), dim=-1) * terms.query_scale[:, None, None]
         out = q.new_empty(len(x), self._num_heads, V_HEAD_DIM)
         if plan.absorbed:
@@ -132,7 +134,7 @@ class LatentAttention:
 
     def _attend_absorbed(self, q: Tensor, group: AttentionGroup, pool: Tensor) -> Tensor:
         """q [T, N, 128] -> [T, N, 128]: w_uk moves to the query's side, w_uv behind the sum."""
-        q_nope, q_rope = q.split((QK_NOPE_HEAD_DIM, QK_ROPE_HEAD_DIM), dim=-1)
+        q_nope, q_rope = torch.split(q, _QK_WIDTHS, dim=-1)
         q_latent = torch.bmm(q_nope.transpose(0, 1), self._w_uk).transpose(0, 1)
         values = mla_decode.mla_decode(
             torch.cat((q_latent, q_rope), dim=-1),
@@ -161,5 +163,5 @@ class LatentAttention:
 
 def split_kv_b_proj(kv_b_proj: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
     """[N·192, 256] -> w_uk [N, 64, 256] and w_uv [N, 128, 256]: each head's k_nope rows stand before its v rows."""
-    w_uk, w_uv = kv_b_proj.unflatten(0, (num_heads, -1)).split((QK_NOPE_HEAD_DIM, V_HEAD_DIM), dim=1)
-    return w_uk, w_uv
+    w_uk, w_uv = torch.split(kv_b_proj.view(num_heads, -1, KV_LORA_RANK), (QK_NOPE_HEAD_DIM, V_HEAD_DIM), dim=1)
+    return w_uk.contiguous(), w_uv.contiguous()

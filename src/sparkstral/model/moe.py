@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from sparkstral.kernels import moe_experts, moe_route
 from sparkstral.model.config import NUM_EXPERTS_PER_TOK, ModelConfig
-from sparkstral.model.linear import to_dense
+from sparkstral.model.linear import column_major, to_dense
 from sparkstral.model.weights import ExpertWeights, LayerWeights
 
 
@@ -22,7 +22,7 @@ class MixtureOfExperts:
         self, config: ModelConfig, weights: LayerWeights, device: torch.device, dtype: torch.dtype
     ) -> None:
         self._scaling = config.routed_scaling_factor
-        self._router = weights.router.to(device, torch.float32)
+        self._router = column_major(weights.router.to(device, torch.float32))
         self._gate_up, self._down = _fuse(weights.experts, device, dtype)
         self._shared_gate_up, self._shared_down = _fuse(weights.shared_expert, device, dtype)
 
@@ -39,4 +39,4 @@ class MixtureOfExperts:
 def _fuse(weights: ExpertWeights, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """gate_up [..., 2I, H] (the gate's rows first) and down [..., H, I]: two matrix products instead of three."""
     gate_up = torch.cat((to_dense(weights.gate, device, dtype), to_dense(weights.up, device, dtype)), dim=-2)
-    return gate_up, to_dense(weights.down, device, dtype)
+    return column_major(gate_up), column_major(to_dense(weights.down, device, dtype))

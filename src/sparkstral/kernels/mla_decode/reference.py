@@ -23,12 +23,12 @@ def mla_decode(
     block_size = pool.shape[1]
     for table, (begin, end), seq_len in zip(block_tables, pairwise(cu_seqlens_q), seq_lens, strict=True):
         num_blocks = -(-seq_len // block_size)
-        latents = pool[table[:num_blocks]].flatten(0, 1)[:seq_len].float()
+        latents = pool.index_select(0, table[:num_blocks]).flatten(0, 1)[:seq_len].float()
         scores = (q[begin:end].float().flatten(0, 1) * softmax_scale) @ latents.T  # [n·N, S]
         num_queries = end - begin
         if num_queries > 1:
             key_ids = torch.arange(seq_len, device=q.device)
             unseen = key_ids > key_ids[seq_len - num_queries :, None]
             scores.view(num_queries, num_heads, seq_len).masked_fill_(unseen.unsqueeze(1), float("-inf"))
-        out[begin:end] = (scores.softmax(-1) @ latents[:, :value_width]).unflatten(0, (num_queries, num_heads))
+        out[begin:end] = (scores.softmax(-1) @ latents[:, :value_width]).view(num_queries, num_heads, -1)
     return out

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Queries that attend at once when a chunk has context before it: the mask that this needs, queries x keys, stays
-# at 16 MiB for a context of 16,384 tokens.
-_MASKED_QUERIES = 256
+# Queries that attend at once when a chunk has context before it. They need a mask, queries x keys: 64 MiB in float32
+# at a context of 16,384 tokens. On one AVX-512 core 256 queries attend at 58 GFLOP/s, 1,024 at 65, 2,048 at 63
+# (8,192 tokens of context, 2026-12-02).
+_MASKED_QUERIES = 1024
 
 
 def mla_prefill(
@@ -28,7 +29,7 @@ def mla_prefill(
     block_size = pool.shape[1]
     for table, (begin, end), seq_len in zip(block_tables, pairwise(cu_seqlens_q), seq_lens, strict=True):
         num_blocks = -(-seq_len // block_size)
-        latents = pool[table[:num_blocks]].flatten(0, 1)[:seq_len].to(q.dtype)
+        latents = pool.index_select(0, table[:num_blocks]).flatten(0, 1)[:seq_len].to(q.dtype)
         keys, values = _expand(latents, w_uk, w_uv)
         out[begin:end] = _attend(q[begin:end].transpose(0, 1), keys, values, softmax_scale).transpose(0, 1)
     return out
@@ -38,8 +39,8 @@ def _expand(latents: Tensor, w_uk: Tensor, w_uv: Tensor) -> tuple[Tensor, Tensor
     """latents [S, W + P] -> keys [N, S, 64 + P], values [N, S, 128]."""
     num_heads, _, width = w_uk.shape
     c_kv, k_rope = latents[:, :width], latents[:, width:]
-    k_nope = F.linear(c_kv, w_uk.flatten(0, 1)).unflatten(-1, (num_heads, -1)).transpose(0, 1)
-    values = F.linear(c_kv, w_uv.flatten(0, 1)).unflatten(-1, (num_heads, -1)).transpose(0, 1)
+    k_nope = F.linear(c_kv, w_uk.flatten(0, 1)).view(len(latents), num_heads, -1).transpose(0, 1)
+    values = F.linear(c_kv, w_uv.flatten(0, 1)).view(len(latents), num_heads, -1).transpose(0, 1)
     return torch.cat((k_nope, k_rope.expand(num_heads, -1, -1)), dim=-1), values
 
 
