@@ -137,7 +137,7 @@ def plan_memory(
     )
     weights = (
         PlanLine("weights", num_parameters * dtype.itemsize, f"{num_parameters:,} parameters in {dtype}"),
-        PlanLine("weights as stored", load_plan.weights_bytes, "from the files' headers; until they are decoded"),
+        PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
     )
     workspace = Workspace(
         model=model_config,
