@@ -1,0 +1,65 @@
+"""What all protocols' wire objects have in common: strict types, and a policy for each field.
+
+A field is supported, `Refused` by name, or `Ignored` with a word. Keys that the schema does not know are kept, so that
+the answer can tell which ones changed nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Marks a field that is accepted and changes nothing; `why` goes into the documentation."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Marks a field that is not served: only null and its `neutral` values, which ask for nothing, are accepted."""
+
+    why: str
+    neutral: tuple[Any, ...] = ()
+
+
+def _finite(value: dict[str, Any]) -> dict[str, Any]:
+    """Refuse NaN and the infinities at any depth: they are no JSON, and could not be shown to the model as such."""
+    waiting: list[Any] = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            waiting.extend(item.values())
+        elif isinstance(item, list):
+            waiting.extend(item)
+        elif isinstance(item, float) and not math.isfinite(item):
+            raise ValueError("NaN and Infinity are not JSON numbers")
+    return value
+
+
+JsonObject = Annotated[dict[str, Any], AfterValidator(_finite)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Wire(BaseModel):
+    """A JSON object of the wire. Types are strict: "5" is no number, true is no number, 1.0 is no integer."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    def without_effect(self) -> Iterator[str]:
+        """The paths of all keys that were sent and change nothing, ignored or unknown; an index is written []."""
+        yield from self.model_extra or ()
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value is not None and any(isinstance(mark, Ignored) for mark in field.metadata):
+                yield name
+            for item in value if isinstance(value, list) else [value]:
+                if isinstance(item, Wire):
+                    place = f"{name}[]" if isinstance(value, list) else name
+                    yield from (f"{place}.{inner}" for inner in item.without_effect())
