@@ -1,7 +1,7 @@
 """From the bytes of a request to a checked wire object, or to an error that names the field.
 
-Owns the limits of a body (size, encoding, form) and the sentences about wrong fields. Knows pydantic, and no protocol's
-meaning.
+Owns the limits of a body (size, encoding, form) and the sentences about wrong fields. Knows pydantic, and no
+protocol's meaning.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ SHOWN_CHARS = 60
 async def read_json(request: Request, max_body_bytes: int) -> Any:
     """The body as Python values.
 
-    A missing Content-Type is taken as JSON. NaN and Infinity pass here, so that the field which holds them can be named
-    later. Raises UnsupportedMediaTypeError, BodyTooLargeError, or RequestError for what is no JSON text in UTF-8 or is
-    nested deeper than 200 levels.
+    A missing Content-Type is taken as JSON. NaN and Infinity pass here, so that the field which holds them
+    can be named later. Raises UnsupportedMediaTypeError, BodyTooLargeError, or RequestError for what is no
+    JSON text in UTF-8 or is nested deeper than 200 levels.
     """
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
@@ -47,7 +47,7 @@ async def read_json(request: Request, max_body_bytes: int) -> Any:
 
 
 async def _read_limited(request: Request, max_body_bytes: int) -> bytes:
-    """The whole body; one that is too large is read on for a while, so that the client can hear the answer."""
+    """The whole body. One that is too large is read on for a while, so that its client hears the answer."""
     chunks: list[bytes] = []
     num_bytes = 0
     async for chunk in request.stream():
@@ -58,7 +58,7 @@ async def _read_limited(request: Request, max_body_bytes: int) -> bytes:
             break
     if num_bytes > max_body_bytes:
         raise BodyTooLargeError(
-            f"The body is larger than {format_bytes(max_body_bytes)}, which is what this server takes. Send less."
+            f"The body is larger than the {format_bytes(max_body_bytes)} that this server takes. Send less."
         )
     return b"".join(chunks)
 
@@ -66,7 +66,8 @@ async def _read_limited(request: Request, max_body_bytes: int) -> bytes:
 def validate(model: type[W], body: Any) -> W:
     """`body` as the wire object, or RequestError naming the first wrong field.
 
-    A key that is not in the schema but nearly spells one that is, is an error; other unknown keys stay in the object.
+    A key that is not in the schema but nearly spells one that is, is an error; other unknown keys stay in the
+    object.
     """
     try:
         wire = model.model_validate(body)
@@ -98,28 +99,31 @@ def _field_error(details: Sequence[ErrorDetails], body: Any) -> RequestError:
     first = details[0]
     param = _param(first["loc"], body)
     context = first.get("ctx", {})
-    if first["type"].startswith("union_tag_"):  # a discriminated union: its discriminator is the field that is wrong
+    if first["type"].startswith("union_tag_"):  # its discriminator is the field that is wrong
         param += "." + str(context["discriminator"]).strip("'")
     match first["type"]:
         case "missing" | "union_tag_not_found":
             message = f"`{param}` is required."
         case "union_tag_invalid":
-            message = f"`{param}` is '{_shown(str(context['tag']))}'; it must be one of {context['expected_tags']}."
+            tag = _shown(str(context["tag"]))
+            message = f"`{param}` is '{tag}'; it must be one of {context['expected_tags']}."
         case "model_type" | "dict_type" | "model_attributes_type":
             message = f"`{param}` must be an object." if param else "The body must be a JSON object."
         case "string_pattern_mismatch":
             message = f"`{param}` must match {context['pattern']}; got {_shown(repr(first['input']))}."
-        case "content_type" | "tool_choice_type" | "stop_type":
+        case "sentence":
             message = f"`{param}` {first['msg']}."
         case _:
-            got = f"; got {_shown(repr(first['input']))}" if isinstance(first["input"], str | int | float | bool) else ""
-            message = f"`{param}`: {first['msg'][:1].lower()}{first['msg'][1:]}{got}."
+            message = f"`{param}`: {first['msg'][:1].lower()}{first['msg'][1:]}"
+            if isinstance(first["input"], str | int | float):
+                message += f"; got {_shown(repr(first['input']))}"
+            message += "."
     more = f" ({len(details) - 1} more after this one.)" if len(details) > 1 else ""
     return RequestError(message + more, param or None)
 
 
 def _param(loc: Sequence[int | str], body: Any) -> str:
-    """A place in the body as a client would spell it, messages[1].role; pydantic's names of union branches are left out."""
+    """A place in the body as a client would spell it, messages[1].role; without pydantic's branch names."""
     path = ""
     here: Any = body
     for position, step in enumerate(loc):

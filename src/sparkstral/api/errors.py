@@ -11,7 +11,7 @@
 | body larger than max_body_bytes | 413 | invalid_request_error | body_too_large |
 | body that is not declared as JSON | 415 | invalid_request_error | unsupported_media_type |
 | too many requests in flight | 429 + Retry-After | rate_limit_error | overloaded |
-| engine starting, draining or dead | 503 + Retry-After | service_unavailable | engine_not_ready; engine_dead |
+| engine not ready, or dead | 503 + Retry-After | service_unavailable | engine_not_ready; engine_dead |
 | one request's numbers went wrong; a defect of ours | 500 | server_error | numerics; internal_error |
 """
 
@@ -25,7 +25,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from sparkstral.errors import NotReadyError, OverloadedError, PromptTooLongError, RequestError, SparkstralError
+from sparkstral.errors import (
+    NotReadyError,
+    OverloadedError,
+    PromptTooLongError,
+    RequestError,
+    SparkstralError,
+)
 from sparkstral.types import Failure
 
 logger = logging.getLogger(__name__)
@@ -108,7 +114,9 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     assert isinstance(error, HTTPException)  # registered for nothing else
     path, method = request.url.path, request.method
     if error.status_code == 404:
-        body = error_object(f"There is nothing at {path}; /docs lists what is served.", "invalid_request_error", "not_found")
+        body = error_object(
+            f"There is nothing at {path}; /docs lists what is served.", "invalid_request_error", "not_found"
+        )
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
         body = error_object(

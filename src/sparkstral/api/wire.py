@@ -1,7 +1,7 @@
 """What all protocols' wire objects have in common: strict types, and a policy for each field.
 
-A field is supported, `Refused` by name, or `Ignored` with a word. Keys that the schema does not know are kept, so that
-the answer can tell which ones changed nothing.
+A field is supported, `Refused` by name, or `Ignored` with a word. Keys that the schema does not know are
+kept, so that the answer can tell which ones changed nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
+from pydantic_core import PydanticCustomError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,14 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Marks a field that is not served: only null and its `neutral` values, which ask for nothing, are accepted."""
+    """Marks a field that is not served; null and the `neutral` values, which ask for nothing, pass."""
 
     why: str
     neutral: tuple[Any, ...] = ()
 
 
 def _finite(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuse NaN and the infinities at any depth: they are no JSON, and could not be shown to the model as such."""
+    """Refuse NaN and the infinities at any depth: they are no JSON, and no prompt could hold them as such."""
     waiting: list[Any] = [value]
     while waiting:
         item = waiting.pop()
@@ -39,12 +40,27 @@ def _finite(value: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(item, list):
             waiting.extend(item)
         elif isinstance(item, float) and not math.isfinite(item):
-            raise ValueError("NaN and Infinity are not JSON numbers")
+            raise PydanticCustomError("sentence", "holds a number that is not finite, which is not JSON")
     return value
 
 
 JsonObject = Annotated[dict[str, Any], AfterValidator(_finite)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+
+
+_BRANCHES: tuple[tuple[type, str], ...] = ((str, "@text"), (list, "@list"), (dict, "@object"))
+
+
+def _branch(value: Any) -> str | None:
+    return next((tag for kind, tag in _BRANCHES if isinstance(value, kind)), None)
+
+
+def by_json_type(sentence: str) -> Discriminator:
+    """Chooses a union's branch, tagged @text, @list or @object, by the value's own type.
+
+    `sentence` says what is wrong with other types.
+    """
+    return Discriminator(_branch, custom_error_type="sentence", custom_error_message=sentence)
 
 
 class Wire(BaseModel):
@@ -53,7 +69,7 @@ class Wire(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     def without_effect(self) -> Iterator[str]:
-        """The paths of all keys that were sent and change nothing, ignored or unknown; an index is written []."""
+        """The paths of all keys that were sent and change nothing, unknown or ignored; an index is []."""
         yield from self.model_extra or ()
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)

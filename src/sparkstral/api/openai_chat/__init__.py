@@ -1,1 +1,1 @@
-"""POST /v1/chat/completions: the wire (schema), its meaning (request), its answers (response), its door (route)."""
+"""POST /v1/chat/completions: wire (schema), meaning (request), answers (response), door (route)."""

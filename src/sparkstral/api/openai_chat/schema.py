@@ -1,8 +1,8 @@
 """The wire of POST /v1/chat/completions: every field is supported, refused by name, or listed as ignored.
 
-Owns what a body may look like, and nothing of what it means (see request.py). Must not know status codes, tokens or
-the engine. Source of the fields: OpenAI's chat completions reference; `reasoning_content`, `thinking` parts, `prefix`,
-`top_k` and `min_p` are the spellings of Mistral's API and of the open servers.
+Owns what a body may look like, and nothing of what it means (see request.py). Must not know status codes,
+tokens or the engine. Source of the fields: OpenAI's chat completions reference; `reasoning_content`,
+`thinking` parts, `prefix`, `top_k` and `min_p` are the spellings of Mistral's API and of the open servers.
 
 null in an optional field means "not given".
 """
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Refused, Wire
+from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Refused, Wire, by_json_type
 
 MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
 MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short
@@ -31,11 +31,17 @@ class RefusalPart(Wire):
     refusal: str
 
 
+Thinking = Annotated[
+    Annotated[str, Tag("@text")] | Annotated[list[TextPart], Tag("@list")],
+    by_json_type("must be a text or a list of text parts"),
+]
+
+
 class ThinkingPart(Wire):
     """Past reasoning; `thinking` is a text, or a list of text parts as Mistral's API writes it."""
 
     type: Literal["thinking"]
-    thinking: str | list[TextPart]
+    thinking: Thinking
     closed: bool | None = None
 
 
@@ -48,23 +54,21 @@ class MediaPart(Wire):
 ContentPart = Annotated[TextPart | RefusalPart | ThinkingPart | MediaPart, Discriminator("type")]
 
 
-def _content_kind(value: Any) -> str | None:
-    return {str: "@text", list: "@parts"}.get(type(value))
-
-
 Content = Annotated[
-    Annotated[str, Tag("@text")] | Annotated[list[ContentPart], Tag("@parts")],
-    Discriminator(
-        _content_kind,
-        custom_error_type="content_type",
-        custom_error_message="must be a text or a list of parts such as {{\"type\": \"text\", \"text\": …}}",
-    ),
+    Annotated[str, Tag("@text")] | Annotated[list[ContentPart], Tag("@list")],
+    by_json_type("must be a text or a list of parts"),
+]
+
+
+Arguments = Annotated[
+    Annotated[str, Tag("@text")] | Annotated[JsonObject, Tag("@object")],
+    by_json_type("must be JSON in a text, or an object"),
 ]
 
 
 class CalledFunction(Wire):
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    arguments: str | JsonObject | None = None  # clients send JSON text, some an object, some nothing
+    arguments: Arguments | None = None  # clients send JSON text, some an object, some nothing
 
 
 class AssistantToolCall(Wire):
@@ -123,17 +127,10 @@ class NamedToolChoice(Wire):
     function: NamedFunction
 
 
-def _choice_kind(value: Any) -> str | None:
-    return {str: "@mode", dict: "@named"}.get(type(value))
-
-
 ToolChoiceField = Annotated[
-    Annotated[Literal["auto", "none", "required", "any"], Tag("@mode")] | Annotated[NamedToolChoice, Tag("@named")],
-    Discriminator(
-        _choice_kind,
-        custom_error_type="tool_choice_type",
-        custom_error_message="must be auto, none, required, or {{\"type\": \"function\", \"function\": {{\"name\": …}}}}",
-    ),
+    Annotated[Literal["auto", "none", "required", "any"], Tag("@text")]
+    | Annotated[NamedToolChoice, Tag("@object")],
+    by_json_type("must be auto, none, required, or an object that names a function"),
 ]
 
 
@@ -160,17 +157,11 @@ class SchemaFormat(Wire):
 ResponseFormatField = Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Discriminator("type")]
 
 
-def _stop_kind(value: Any) -> str | None:
-    return {str: "@one", list: "@many"}.get(type(value))
-
-
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 Stop = Annotated[
-    Annotated[StopString, Tag("@one")]
-    | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), Tag("@many")],
-    Discriminator(
-        _stop_kind, custom_error_type="stop_type", custom_error_message="must be a text or a list of texts"
-    ),
+    Annotated[StopString, Tag("@text")]
+    | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), Tag("@list")],
+    by_json_type("must be a text or a list of texts"),
 ]
 
 
@@ -201,7 +192,9 @@ class ChatCompletionRequest(Wire):
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
     stop: Stop | None = None
 
-    n: Annotated[int | None, Refused("one answer is made for each request; send the request again", (1,))] = None
+    n: Annotated[int | None, Refused("one answer is made for each request; send the request again", (1,))] = (
+        None
+    )
     logprobs: Annotated[bool | None, Refused("log probabilities are not served", (False,))] = None
     top_logprobs: Annotated[int | None, Refused("log probabilities are not served", (0,))] = None
     logit_bias: Annotated[dict[str, Any] | None, Refused("tokens cannot be biased", ({},))] = None
