@@ -1,17 +1,35 @@
-"""A chat request → the prompt's token ids."""
+"""A chat request → the prompt's token ids.
+
+Owns the way through mistral-common, which encodes piece by piece: control tokens come from the structure alone, so text
+never becomes one, whatever it spells. Must not know a protocol's wire form or the context's length.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jsonschema
+from mistral_common.exceptions import MistralCommonException
+from mistral_common.protocol.instruct import messages as wire
+from mistral_common.protocol.instruct import tool_calls as wire_tools
+from mistral_common.protocol.instruct.chunk import ContentChunk, TextChunk, ThinkChunk
+from mistral_common.protocol.instruct.request import ChatCompletionRequest, ReasoningEffort
+
+from sparkstral.chat.history import ends_in_open_thought, repair_history
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.chat.tool_ids import ToolIdMap
-from sparkstral.types import ChatRequest, Prompt
+from sparkstral.errors import RequestError
+from sparkstral.types import ChatMessage, ChatRequest, Part, Prompt, TextPart, Tool
+
+_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """`repairs` names what was changed in the message list (chat/history.py)."""
+    """`repairs` names what was changed in the message list (chat/history.py); `tool_ids` maps the calls' ids."""
 
     prompt: Prompt
     repairs: tuple[str, ...]
@@ -20,4 +38,93 @@ class RenderedPrompt:
 
 def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
     """The prompt of `request`. Raises RequestError, naming the field, when it cannot be rendered."""
-    raise NotImplementedError
+    _check_tools(request)
+    history = repair_history(request.messages)
+    try:
+        encoded = tokenizer.mistral.encode_chat_completion(
+            ChatCompletionRequest(
+                messages=[_message(message) for message in history.messages],
+                tools=[_tool(tool) for tool in request.tools] or None,
+                reasoning_effort=ReasoningEffort(request.reasoning_effort),
+            )
+        )
+    except (MistralCommonException, ValueError, RecursionError) as error:
+        raise RequestError(f"messages cannot be rendered: {error}", "messages") from error
+    prompt = Prompt(tuple(encoded.tokens), prefilled_think=ends_in_open_thought(history.messages))
+    return RenderedPrompt(prompt, history.repairs, history.tool_ids)
+
+
+def _check_tools(request: ChatRequest) -> None:
+    for i, tool in enumerate(request.tools):
+        if not _TOOL_NAME.fullmatch(tool.name):
+            param = f"tools[{i}].function.name"
+            raise RequestError(
+                f"{param} is {tool.name!r}; a name has 1 to 64 letters a-z and A-Z, digits, underscores and dashes.",
+                param,
+            )
+        param = f"tools[{i}].function.parameters"
+        try:
+            jsonschema.Draft7Validator.check_schema(tool.parameters)
+        except jsonschema.SchemaError as error:
+            raise RequestError(f"{param} is no JSON Schema: {error.message}", param) from error
+        except RecursionError:
+            raise RequestError(f"{param} is nested too deeply to be read.", param) from None
+    choice = request.tool_choice
+    if choice.mode in ("required", "named") and not request.tools:
+        raise RequestError(
+            "tool_choice asks for a call, but tools is empty; offer at least one tool.", "tool_choice"
+        )
+    if choice.mode == "named" and choice.name not in (tool.name for tool in request.tools):
+        names = ", ".join(tool.name for tool in request.tools)
+        raise RequestError(
+            f"tool_choice names {choice.name!r}, which is not among the tools: {names}.", "tool_choice"
+        )
+
+
+def _tool(tool: Tool) -> wire_tools.Tool:
+    function = wire_tools.Function(
+        name=tool.name, description=tool.description, parameters=dict(tool.parameters), strict=tool.strict
+    )
+    return wire_tools.Tool(function=function)
+
+
+def _message(message: ChatMessage) -> wire.ChatMessage:
+    content = _content(message.parts)
+    match message.role:
+        case "system":
+            return wire.SystemMessage(content=content)
+        case "user":
+            return wire.UserMessage(content=content)
+        case "tool":
+            return wire.ToolMessage(content=content, tool_call_id=message.tool_call_id)
+        case "assistant":
+            calls = [
+                wire_tools.ToolCall(
+                    id=call.id,
+                    function=wire_tools.FunctionCall(name=call.name, arguments=_arguments(call.arguments)),
+                )
+                for call in message.tool_calls
+            ]
+            return wire.AssistantMessage(content=content, tool_calls=calls or None, prefix=message.prefix)
+
+
+def _content(parts: Sequence[Part]) -> str | list[ContentChunk]:
+    if all(isinstance(part, TextPart) for part in parts):
+        return "".join(part.text for part in parts)
+    return [
+        TextChunk(text=part.text)
+        if isinstance(part, TextPart)
+        else ThinkChunk(thinking=part.text, closed=part.closed)
+        for part in parts
+        if part.text or not isinstance(part, TextPart)
+    ]
+
+
+def _arguments(text: str) -> str:
+    """JSON as it is, nothing as an empty object, and what is no JSON as the text that it is."""
+    text = text.strip() or "{}"
+    try:
+        json.loads(text)
+    except ValueError:
+        return json.dumps(text)
+    return text

@@ -37,13 +37,20 @@ def native_id(client_id: str) -> str:
 
 
 class ToolIdMap:
-    """The ids of one request, there and back."""
+    """The ids of one request's calls, there and back."""
 
     def __init__(self) -> None:
         self._client_ids: dict[str, str] = {}
+        self._uses: dict[str, int] = {}
 
-    def to_native(self, client_id: str) -> str:
+    def add(self, client_id: str) -> str:
+        """The native id of one more call. An id that comes again stands for another call, and gets another one."""
+        use = self._uses.get(client_id, 0)
         native = native_id(client_id)
+        while native in self._client_ids:
+            use += 1
+            native = native_id(f"{client_id}#{use}")
+        self._uses[client_id] = use
         self._client_ids[native] = client_id
         return native
 
