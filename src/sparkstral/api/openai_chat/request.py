@@ -50,11 +50,10 @@ EFFORTS: dict[str, Literal["none", "high"]] = {
 
 def to_chat_request(wire: ChatCompletionRequest) -> ChatRequest:
     """Raises RequestError naming the field for what is well formed and yet cannot be meant."""
-    tools = _tools(wire)
     return ChatRequest(
         messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(wire.messages)),
-        tools=tools,
-        tool_choice=_tool_choice(wire, tools),
+        tools=_tools(wire),
+        tool_choice=_tool_choice(wire),
         parallel_tool_calls=wire.parallel_tool_calls is not False,
         reasoning_effort=EFFORTS[wire.reasoning_effort or "none"],
         response_format=_response_format(wire.response_format),
@@ -70,7 +69,7 @@ def _message(message: Message, place: str) -> ChatMessage:
             if reasoning and not any(isinstance(part, ThinkPart) for part in parts):
                 parts = (ThinkPart(reasoning), *parts)
             calls = tuple(
-                ToolCall(call.id, call.function.name, _arguments(call.function.arguments))
+                ToolCall(call.id or "", call.function.name, _arguments(call.function.arguments))
                 for call in message.tool_calls or ()
             )
             return ChatMessage("assistant", parts, calls, prefix=bool(message.prefix))
@@ -129,23 +128,17 @@ def _tools(wire: ChatCompletionRequest) -> tuple[Tool, ...]:
     )
 
 
-def _tool_choice(wire: ChatCompletionRequest, tools: tuple[Tool, ...]) -> ToolChoice:
-    choice = wire.tool_choice
-    if choice is None:
-        return ToolChoice()
-    if isinstance(choice, NamedToolChoice):
-        name = choice.function.name
-        if all(tool.name != name for tool in tools):
-            offered = ", ".join(tool.name for tool in tools) or "none"
-            raise RequestError(
-                f"`tool_choice` names {name[:64]!r}; the tools offered are: {offered}.", "tool_choice"
-            )
-        return ToolChoice("named", name)
-    if choice in ("auto", "none"):
-        return ToolChoice(choice)
-    if not tools:
-        raise RequestError(f"`tool_choice` is {choice!r}, but no tools are offered.", "tool_choice")
-    return ToolChoice("required")  # "any" is Mistral's word for it
+def _tool_choice(wire: ChatCompletionRequest) -> ToolChoice:
+    """Whether the choice can be met by the tools offered is chat's to say."""
+    match wire.tool_choice:
+        case None:
+            return ToolChoice()
+        case NamedToolChoice(function=function):
+            return ToolChoice("named", function.name)
+        case "any":  # Mistral's word for required
+            return ToolChoice("required")
+        case mode:
+            return ToolChoice(mode)
 
 
 def _response_format(field: ResponseFormatField | None) -> ResponseFormat:

@@ -67,12 +67,12 @@ Arguments = Annotated[
 
 
 class CalledFunction(Wire):
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: str  # of any form: the talk may come from another model
     arguments: Arguments | None = None  # clients send JSON text, some an object, some nothing
 
 
 class AssistantToolCall(Wire):
-    id: Annotated[str, Field(min_length=1)]
+    id: str | None = None
     type: Literal["function"] | None = None
     function: CalledFunction
 
@@ -97,9 +97,9 @@ class AssistantMessage(Wire):
 
 
 class ToolMessage(Wire):
-    role: Literal["tool"]
-    content: Content
-    tool_call_id: Annotated[str, Field(min_length=1)]
+    role: Literal["tool", "function"]  # function is the old name
+    content: Content | None = None
+    tool_call_id: str | None = None
     name: str | None = None
 
 
