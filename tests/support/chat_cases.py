@@ -6,10 +6,12 @@ The chat-completions form is read here in its simplest way; reading it for real 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from sparkstral.chat.history import role_of
+from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.types import (
     ChatMessage,
     ChatRequest,
@@ -83,3 +85,16 @@ def tool_choice(choice: str | dict[str, Any]) -> ToolChoice:
 
 def response_format(mode: str, schema: dict[str, Any]) -> ResponseFormat:
     return ResponseFormat(mode, schema if mode == "json_schema" else None)  # type: ignore[arg-type]
+
+
+def spell(token_ids: Iterable[int], tokenizer: ChatTokenizer) -> str:
+    """The text of ids, control tokens spelled."""
+    pieces = (tokenizer.token_bytes(i) or tokenizer.piece(i).encode() for i in token_ids)
+    return b"".join(pieces).decode()
+
+
+def output_ids(output: Iterable[str], tokenizer: ChatTokenizer) -> list[int]:
+    """The ids of emitted pieces: a piece that equals a marker is that control token."""
+    return [
+        i for piece in output for i in ([MARKERS[piece]] if piece in MARKERS else tokenizer.encode(piece))
+    ]

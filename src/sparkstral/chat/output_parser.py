@@ -75,7 +75,7 @@ class OutputParser:
             if self._section is _Section.ENDED:
                 break
             self.num_tokens += 1
-            if self._tokenizer.is_special(token_id):
+            if self._tokenizer.is_control(token_id):
                 self._write(self._detokenizer.feed(bytes(run)))
                 run.clear()
                 self._marker(token_id)

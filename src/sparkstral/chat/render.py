@@ -40,6 +40,7 @@ def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
     """The prompt of `request`. Raises RequestError, naming the field, when it cannot be rendered."""
     _check_tools(request)
     history = repair_history(request.messages)
+    _check_continued_json(request, history.messages[-1])
     try:
         encoded = tokenizer.mistral.encode_chat_completion(
             ChatCompletionRequest(
@@ -78,6 +79,19 @@ def _check_tools(request: ChatRequest) -> None:
         names = ", ".join(tool.name for tool in request.tools)
         raise RequestError(
             f"tool_choice names {choice.name!r}, which is not among the tools: {names}.", "tool_choice"
+        )
+
+
+def _check_continued_json(request: ChatRequest, last: ChatMessage) -> None:
+    if (
+        last.prefix
+        and request.response_format.mode != "text"
+        and any(isinstance(p, TextPart) for p in last.parts)
+    ):
+        raise RequestError(
+            "response_format asks for JSON, but the last message is an assistant's that is to be continued, and JSON "
+            "is enforced from the answer's start alone. End with a user message, or leave response_format out.",
+            "response_format",
         )
 
 

@@ -7,7 +7,6 @@ Source: mistral-common's Tekkenizer; the control ids are those of the released v
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 
@@ -45,7 +44,7 @@ class ChatTokenizer:
     def __init__(self, mistral: MistralTokenizer) -> None:
         self.mistral = mistral
         self._tekken: Tekkenizer = mistral.instruct_tokenizer.tokenizer
-        self.num_special_tokens: int = self._tekken.num_special_tokens
+        self.num_control_tokens: int = self._tekken.num_special_tokens
         self.vocab_size: int = self._tekken.n_words
 
     @classmethod
@@ -91,21 +90,21 @@ class ChatTokenizer:
         return len(self.encode(text))
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of a text token; b"" for a special token."""
+        """The bytes of a text token; b"" for a control token."""
         return self._tekken.id_to_byte_piece(token_id)
 
-    def is_special(self, token_id: int) -> bool:
-        return token_id < self.num_special_tokens
+    def is_control(self, token_id: int) -> bool:
+        return token_id < self.num_control_tokens
 
-    def special_id(self, spelling: str) -> int:
-        """The id of a special token by its name, such as "[INST]". Raises KeyError for an unknown one."""
+    def control_id(self, spelling: str) -> int:
+        """The id of a control token by its name, such as "[INST]". Raises KeyError for an unknown one."""
         if not self._tekken.is_special(spelling):
             raise KeyError(spelling)
         return self._tekken.get_special_token(spelling)
 
-    def spell(self, token_ids: Sequence[int]) -> str:
-        """For people: the text of ids with the special tokens spelled; not to be encoded again."""
-        return self._tekken._to_string(list(token_ids))
+    def piece(self, token_id: int) -> str:
+        """For people: a control token's name, or a token's text with U+FFFD for bytes that are no character."""
+        return self._tekken.id_to_piece(token_id)
 
 
 def _check_version(file: Path) -> None:

@@ -8,7 +8,7 @@ from sparkstral.chat.render import render
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.errors import RequestError
 from sparkstral.types import ChatMessage, ChatRequest, TextPart, ThinkPart, Tool, ToolCall, ToolChoice
-from tests.support.chat_cases import chat_request, load_cases
+from tests.support.chat_cases import chat_request, load_cases, spell
 
 # The other forms are read by their own protocols; images and sound have no part type here.
 CASES = [case for case in load_cases("message_lists") if case["api"] == "chat" and case["report"] != "P62"]
@@ -22,7 +22,7 @@ def test_case(case: dict[str, Any], tokenizer: ChatTokenizer) -> None:
         assert (refused.value.param or "").startswith(case["expect"]["param"])
         return
     prompt = render(chat_request(case["request"]), tokenizer).prompt
-    spelled = tokenizer.spell(prompt.token_ids)
+    spelled = spell(prompt.token_ids, tokenizer)
     if "expect_pieces" in case:
         assert spelled == "".join(case["expect_pieces"])
     if "expect_control_ids" in case:
