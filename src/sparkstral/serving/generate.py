@@ -95,7 +95,7 @@ class Generator:
             seed=choice.seed,
             banned_token_ids=banned_token_ids(request),
         )
-        grammar = grammar_for(request, self._tokenizer)
+        grammar = grammar_for(request, prefilled_think=rendered.prompt.prefilled_think)
         generation = GenerationRequest(request_id, rendered.prompt.token_ids, sampling, grammar)
         return PreparedRequest(generation, rendered.repairs, rendered.prompt.prefilled_think, choice.stop)
 
