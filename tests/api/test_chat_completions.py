@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from tests.api.conftest import MODEL, Doors
+from tests.support.fake_engine import FakeEngine, written
 
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.types import Failure, GenerationRequest
-from tests.api.conftest import MODEL, Doors
-from tests.support.fake_engine import FakeEngine, written
 
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
 WEATHER: list[Any] = [
@@ -22,7 +22,11 @@ WEATHER: list[Any] = [
         "function": {
             "name": "get_weather",
             "description": "Weather of a town",
-            "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]},
+            "parameters": {
+                "type": "object",
+                "properties": {"town": {"type": "string"}},
+                "required": ["town"],
+            },
         },
     }
 ]
@@ -172,7 +176,11 @@ def test_reasoning_goes_out_under_both_names_and_is_counted(doors: Doors) -> Non
 def test_the_length_limit_is_told(doors: Doors) -> None:
     engine = doors.engine("one two three four five six", "</s>")
     sdk = doors.sdk(engine)
-    for limit in ({"max_tokens": 3}, {"max_completion_tokens": 3}, {"max_tokens": 3, "max_completion_tokens": 3}):
+    for limit in (
+        {"max_tokens": 3},
+        {"max_completion_tokens": 3},
+        {"max_tokens": 3, "max_completion_tokens": 3},
+    ):
         answer = sdk.chat.completions.create(model=MODEL, messages=HELLO, **limit)  # type: ignore[call-overload]
         assert answer.choices[0].finish_reason == "length"
         assert answer.usage.completion_tokens == 3
@@ -198,7 +206,13 @@ def test_what_the_client_left_open_is_filled_in_by_the_server(doors: Doors) -> N
     )
     plain, high, chosen = (request.sampling for request in engine.requests)
     room = 100 - len(engine.requests[0].prompt_token_ids)
-    assert (plain.max_tokens, plain.temperature, plain.top_p, plain.top_k, plain.seed) == (room, 0.1, 1.0, 0, None)
+    assert (plain.max_tokens, plain.temperature, plain.top_p, plain.top_k, plain.seed) == (
+        room,
+        0.1,
+        1.0,
+        0,
+        None,
+    )
     assert (high.max_tokens, high.temperature) == (room, 0.7)
     assert (chosen.temperature, chosen.top_p, chosen.top_k, chosen.min_p, chosen.seed) == (0, 0.5, 3, 0.1, 7)
     assert plain.banned_token_ids == (9,)  # no tools offered: a call cannot be written
@@ -224,11 +238,11 @@ def test_an_engine_that_dies_in_a_stream_ends_it_with_an_error(doors: Doors) -> 
     engine = doors.engine("one two three", "</s>")
     engine.fail_after = (2, Failure("engine_dead", "The engine process ended."))
     sdk = doors.sdk(engine)
-    seen = []
-    with pytest.raises(openai.APIError, match="The engine process ended") as caught:
-        for chunk in sdk.chat.completions.create(model=MODEL, messages=HELLO, stream=True):
-            seen.append(chunk.choices[0].delta.content)
+    stream = sdk.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
+    seen = [next(stream).choices[0].delta.content for _ in range(3)]
     assert "".join(filter(None, seen)) == "one two"
+    with pytest.raises(openai.APIError, match="The engine process ended") as caught:
+        next(stream)
     assert caught.value.code == "engine_dead"
     with pytest.raises(openai.InternalServerError, match="The engine process ended") as whole:
         sdk.chat.completions.create(model=MODEL, messages=HELLO)
@@ -254,7 +268,8 @@ def test_a_client_that_leaves_frees_the_engine(doors: Doors, stream: bool, hang_
     body = {"messages": HELLO, "stream": stream}
     if stream and hang_after:
         with httpx.stream("POST", f"{url}/v1/chat/completions", json=body) as answer:
-            assert next(answer.iter_text()).startswith("data: ")
+            events = answer.iter_text()
+            assert next(events).startswith("data: ")
             assert not engine.has_aborted.is_set()
     else:
         with pytest.raises(httpx.ReadTimeout):

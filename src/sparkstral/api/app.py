@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from sparkstral.api import errors
+from sparkstral.api import errors, openapi
 from sparkstral.api.health import health_router
 from sparkstral.api.models import models_router
 from sparkstral.api.openai_chat.route import chat_router
+from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
@@ -34,6 +35,7 @@ def create_app(client: EngineClient, tokenizer: ChatTokenizer, config: ServerCon
 
     app = FastAPI(title="sparkstral", lifespan=lifespan)
     errors.install(app)
+    openapi.install(app, ChatCompletionRequest)
     app.include_router(health_router(client))
     app.include_router(models_router(client, config.served_model_name))
     app.include_router(chat_router(Generator(client, tokenizer, config), config))

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from sparkstral.api.errors import BodyTooLargeError, UnsupportedMediaTypeError
-from sparkstral.api.wire import Refused, Wire
+from sparkstral.api.wire import KEY_ERROR, Refused, Wire
 from sparkstral.errors import RequestError
 from sparkstral.units import format_bytes
 
@@ -73,7 +73,7 @@ def validate(model: type[W], body: Any) -> W:
         wire = model.model_validate(body)
     except ValidationError as error:
         details = error.errors(include_url=False)
-        raise _field_error(details, body) from None
+        raise _field_error(details) from None
     for name in wire.model_extra or ():
         near = _nearest(name, tuple(model.model_fields))
         if near is not None:
@@ -95,19 +95,18 @@ def _nearest(name: str, known: Sequence[str]) -> str | None:
     return plain_names[found[0]] if found else None
 
 
-def _field_error(details: Sequence[ErrorDetails], body: Any) -> RequestError:
+def _field_error(details: Sequence[ErrorDetails]) -> RequestError:
     first = details[0]
-    param = _param(first["loc"], body)
+    param = _param(first["loc"])
     context = first.get("ctx", {})
-    if first["type"].startswith("union_tag_"):  # its discriminator is the field that is wrong
-        param += "." + str(context["discriminator"]).strip("'")
     match first["type"]:
-        case "missing" | "union_tag_not_found":
+        case "missing":
             message = f"`{param}` is required."
-        case "union_tag_invalid":
-            tag = _shown(str(context["tag"]))
-            message = f"`{param}` is '{tag}'; it must be one of {context['expected_tags']}."
-        case "model_type" | "dict_type" | "model_attributes_type":
+        case kind if kind.startswith(KEY_ERROR) and isinstance(first["input"], dict):
+            key = kind.removeprefix(KEY_ERROR)
+            param = f"{param}.{key}"
+            message = f"`{param}` {first['msg']}; got {_shown(repr(first['input'].get(key)))}."
+        case kind if kind in ("model_type", "dict_type") or kind.startswith(KEY_ERROR):
             message = f"`{param}` must be an object." if param else "The body must be a JSON object."
         case "string_pattern_mismatch":
             message = f"`{param}` must match {context['pattern']}; got {_shown(repr(first['input']))}."
@@ -122,18 +121,13 @@ def _field_error(details: Sequence[ErrorDetails], body: Any) -> RequestError:
     return RequestError(message + more, param or None)
 
 
-def _param(loc: Sequence[int | str], body: Any) -> str:
-    """A place in the body as a client would spell it, messages[1].role; without pydantic's branch names."""
+def _param(loc: Sequence[int | str]) -> str:
+    """A place in the body as a client would spell it, messages[1].role; names of branches are left out."""
     path = ""
-    here: Any = body
-    for position, step in enumerate(loc):
+    for step in loc:
         if isinstance(step, int):
             path += f"[{step}]"
-            here = here[step] if isinstance(here, list) and step < len(here) else None
-        elif isinstance(here, dict) and step in here:
-            path += f".{step}" if path else step
-            here = here[step]
-        elif position == len(loc) - 1 and isinstance(here, dict):  # the key that is missing
+        elif not step.startswith("@"):
             path += f".{step}" if path else step
     return path
 

@@ -22,8 +22,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from sparkstral.errors import (
     NotReadyError,
@@ -127,8 +128,14 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     return JSONResponse(body, error.status_code, error.headers)
 
 
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    """Nobody hears this answer; 499 is the usual mark for it."""
+    return Response(status_code=499)
+
+
 def install(app: FastAPI) -> None:
     """Give the app OpenAI's error object for everything that can go wrong."""
     app.add_exception_handler(SparkstralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
     app.add_exception_handler(Exception, _on_error)

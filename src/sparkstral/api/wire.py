@@ -7,19 +7,22 @@ kept, so that the answer can tell which ones changed nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError
 
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Marks a field that is accepted and changes nothing; `why` goes into the documentation."""
+    """Marks a field that is accepted and changes nothing."""
 
     why: str
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(core), "description": f"Accepted and ignored: {self.why}."}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,9 @@ class Refused:
 
     why: str
     neutral: tuple[Any, ...] = ()
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(core), "description": f"Not supported: {self.why}."}
 
 
 def _finite(value: dict[str, Any]) -> dict[str, Any]:
@@ -48,6 +54,9 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(_finite)]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
+KEY_ERROR = "key:"  # begins the type of errors at the key that follows
+
+# Names of branches begin with @: so they can be told from keys in the place that pydantic gives of an error.
 _BRANCHES: tuple[tuple[type, str], ...] = ((str, "@text"), (list, "@list"), (dict, "@object"))
 
 
@@ -61,6 +70,20 @@ def by_json_type(sentence: str) -> Discriminator:
     `sentence` says what is wrong with other types.
     """
     return Discriminator(_branch, custom_error_type="sentence", custom_error_message=sentence)
+
+
+def by_key(key: str, known: Mapping[str, str]) -> Discriminator:
+    """Chooses a union's branch by the text at `key` of an object; `known` gives the branch of each text."""
+
+    def branch(value: Any) -> str | None:
+        found = value.get(key) if isinstance(value, dict) else None
+        return known.get(found) if isinstance(found, str) else None
+
+    return Discriminator(
+        branch,
+        custom_error_type=KEY_ERROR + key,
+        custom_error_message=f"must be one of {', '.join(known)}",
+    )
 
 
 class Wire(BaseModel):

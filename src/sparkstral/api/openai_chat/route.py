@@ -11,6 +11,7 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from sparkstral.api import openapi
 from sparkstral.api.body import read_json, validate
 from sparkstral.api.disconnect import until_disconnect
 from sparkstral.api.errors import FailedError
@@ -30,7 +31,10 @@ MAX_TOLD_FIELDS = 20  # a header must stay short
 def chat_router(generator: Generator, config: ServerConfig) -> APIRouter:
     router = APIRouter(tags=["chat"])
 
-    @router.post("/v1/chat/completions")
+    body_schema = {"$ref": openapi.component(ChatCompletionRequest)}
+    request_body = {"required": True, "content": {"application/json": {"schema": body_schema}}}
+
+    @router.post("/v1/chat/completions", openapi_extra={"requestBody": request_body})
     async def create_chat_completion(request: Request) -> Response:
         """One answer to a list of messages. The response headers tell what was made of the request:
         x-request-id; x-sparkstral-reasoning-effort, the setting that the model got; x-sparkstral-ignored,

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field, Tag
 
-from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Refused, Wire, by_json_type
+from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Refused, Wire, by_json_type, by_key
 
 MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
 MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short
@@ -51,7 +51,16 @@ class MediaPart(Wire):
     type: Literal["image_url", "input_audio", "audio_url", "video_url", "file"]
 
 
-ContentPart = Annotated[TextPart | RefusalPart | ThinkingPart | MediaPart, Discriminator("type")]
+MEDIA = dict.fromkeys(("image_url", "input_audio", "audio_url", "video_url", "file"), "@media")
+
+
+ContentPart = Annotated[
+    Annotated[TextPart, Tag("@text")]
+    | Annotated[RefusalPart, Tag("@refusal")]
+    | Annotated[ThinkingPart, Tag("@thinking")]
+    | Annotated[MediaPart, Tag("@media")],
+    by_key("type", {"text": "@text", "refusal": "@refusal", "thinking": "@thinking", **MEDIA}),
+]
 
 
 Content = Annotated[
@@ -103,7 +112,23 @@ class ToolMessage(Wire):
     name: str | None = None
 
 
-Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Discriminator("role")]
+Message = Annotated[
+    Annotated[SystemMessage, Tag("@system")]
+    | Annotated[UserMessage, Tag("@user")]
+    | Annotated[AssistantMessage, Tag("@assistant")]
+    | Annotated[ToolMessage, Tag("@tool")],
+    by_key(
+        "role",
+        {
+            "system": "@system",
+            "developer": "@system",
+            "user": "@user",
+            "assistant": "@assistant",
+            "tool": "@tool",
+            "function": "@tool",
+        },
+    ),
+]
 
 
 class FunctionDefinition(Wire):
@@ -141,12 +166,8 @@ class JsonSchemaFormat(Wire):
     strict: bool | None = None
 
 
-class TextFormat(Wire):
-    type: Literal["text"]
-
-
-class JsonObjectFormat(Wire):
-    type: Literal["json_object"]
+class PlainFormat(Wire):
+    type: Literal["text", "json_object"]
 
 
 class SchemaFormat(Wire):
@@ -154,7 +175,10 @@ class SchemaFormat(Wire):
     json_schema: JsonSchemaFormat
 
 
-ResponseFormatField = Annotated[TextFormat | JsonObjectFormat | SchemaFormat, Discriminator("type")]
+ResponseFormatField = Annotated[
+    Annotated[PlainFormat, Tag("@plain")] | Annotated[SchemaFormat, Tag("@schema")],
+    by_key("type", {"text": "@plain", "json_object": "@plain", "json_schema": "@schema"}),
+]
 
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
