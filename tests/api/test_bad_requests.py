@@ -31,7 +31,7 @@ def case_id(case: dict[str, Any]) -> str:
 def exchange(
     doors: Doors, *requests: dict[str, Any], config: ServerConfig | None = None
 ) -> list[httpx.Response]:
-    """The answers to `requests` (arguments of httpx's request), each followed by a good one that must succeed."""
+    """The answers to `requests`, as arguments of httpx; a good one that must succeed follows each."""
     engine = doors.engine("Hello!", "</s>")
 
     async def talk() -> list[httpx.Response]:
