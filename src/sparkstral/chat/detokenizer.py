@@ -1,7 +1,7 @@
 """Token bytes to text, while they come.
 
-A character may be spread over several tokens: its first bytes are held back until it is whole. Bytes that can never
-become a character are replaced by U+FFFD, so that the joined text is that of the joined bytes, however they were cut.
+Owns the bytes that are not yet a character: they are held back until it is whole. Bytes that can never become
+one are replaced by U+FFFD, so that the joined text is that of the joined bytes, however they were cut.
 """
 
 from __future__ import annotations

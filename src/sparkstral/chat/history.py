@@ -1,8 +1,8 @@
 """The message lists that agents really send, made into lists that the chat format can say.
 
-Owns the repairs. Each is a function from list to list that is named in the answer when it changed something; none
-loses a text. What no repair can mend is refused with the index of the client's message. Must not know tokens or a
-protocol's wire form. Source of what the format can say: mistral-common's v15 validator.
+Owns the repairs. Each is a function from list to list that is named in the answer when it changed something;
+none loses a text. What no repair can mend is refused with the index of the client's message. Must not know
+tokens or a protocol's wire form. Source of what the format can say: mistral-common's v15 validator.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _says(part: Part) -> bool:
 
 
 def system_after_answer_to_user(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """A system message once the assistant has spoken becomes a user's: there the format has no system block."""
+    """A system message once the assistant has spoken is told by the user: no system block may follow there."""
     answered = False
     out = []
     for message in messages:
@@ -126,7 +126,7 @@ def system_after_answer_to_user(messages: list[ChatMessage]) -> list[ChatMessage
 def merge_turns(messages: list[ChatMessage]) -> list[ChatMessage]:
     """Turns of one speaker in a row become one, their texts joined by an empty line.
 
-    Not when the first has calls and the second a text: the calls come last in a turn, so the order would be lost.
+    Not when the first has calls and the second a text: calls come last in a turn, so their order would be lost.
     """
     turns: list[list[ChatMessage]] = []
     for message in messages:
@@ -193,9 +193,9 @@ def plain_call_names(messages: list[ChatMessage]) -> list[ChatMessage]:
 def native_tool_ids(messages: list[ChatMessage], tool_ids: ToolIdMap) -> list[ChatMessage]:
     """Gives every call an id of its own and every result the id of its call, or None when it has none.
 
-    An id may come again later in the talk, or twice in a turn: a result answers the first open call of its id in the
-    newest turn that has the id; when all are answered it belongs to the last. A result without an id answers the next
-    open call of the newest turn.
+    An id may come again later in the talk, or twice in a turn: a result answers the first open call of its id in
+    the newest turn that has the id; when all are answered it belongs to the last of them. A result without an id
+    answers the next open call of the newest turn.
     """
     out = []
     open_calls: dict[str | None, deque[str]] = {}  # client's id → native ids of the newest turn that has it
@@ -210,19 +210,19 @@ def native_tool_ids(messages: list[ChatMessage], tool_ids: ToolIdMap) -> list[Ch
                 open_calls[client_id].append(native)
             message = replace(message, tool_calls=calls)
         elif message.role == "tool":
-            client_id = message.tool_call_id
-            if client_id is None and turn:
-                client_id = next(iter(turn.values()))
-            if open_calls.get(client_id):
-                answered[client_id] = open_calls[client_id].popleft()
-                turn.pop(answered[client_id], None)
-            message = replace(message, tool_call_id=answered.get(client_id))
+            wanted = message.tool_call_id
+            if wanted is None and turn:
+                wanted = next(iter(turn.values()))
+            if open_calls.get(wanted):
+                answered[wanted] = open_calls[wanted].popleft()
+                turn.pop(answered[wanted], None)
+            message = replace(message, tool_call_id=answered.get(wanted))
         out.append(message)
     return out
 
 
 def orphan_results_to_user(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """A result whose call is not in the list (cut away with the start of a talk) is told as a user's words."""
+    """A result whose call is not in the list (cut away with a talk's beginning) is told by the user."""
 
     def told(message: ChatMessage) -> ChatMessage:
         heading = TextPart(f"Result of {message.name or 'a tool'}:\n")
@@ -266,8 +266,10 @@ def add_missing_results(messages: list[ChatMessage]) -> list[ChatMessage]:
     for message in messages:
         if message.role != "tool":
             out.append(message)
-            for call in message.tool_calls:
-                out.append(results.get(call.id) or ChatMessage("tool", missing, tool_call_id=call.id))
+            out.extend(
+                results.get(call.id) or ChatMessage("tool", missing, tool_call_id=call.id)
+                for call in message.tool_calls
+            )
     return out
 
 

@@ -1,15 +1,15 @@
 """The model's token ids → what the client gets, while they come.
 
-Owns the grammar of an answer: `([THINK] … [/THINK] | text | [TOOL_CALLS] name [ARGS] object)* </s>`, told apart by the
-ids of the markers alone, never by their spelling. Must not know a protocol, nor what was asked for.
+Owns the form of an answer, `([THINK] … [/THINK] | text | [TOOL_CALLS] name [ARGS] object)* </s>`, told apart
+by the ids of the markers alone, never by their spelling. Must not know a protocol, nor what was asked for.
 
 What a malformed answer becomes, and why:
-- A marker where it means nothing ([ARGS] outside a call, [/THINK] without a beginning), or any other control token, is
-  dropped: no control token may reach a client.
-- A name that no [ARGS] follows, or an empty name, is no call that anybody could run: what was written is text.
-- Arguments are handed on as the model wrote them, valid or not: deltas that are out cannot be taken back, and agents
-  answer a broken call with the error, from which the model recovers. None at all are `{}` when the model ended the
-  call itself, and stay empty when the answer was cut.
+- A marker where it means nothing ([ARGS] outside a call, [/THINK] without a beginning), or any other control
+  token, is dropped: no control token may reach a client.
+- A name that no [ARGS] follows, or an empty name, is no call that anybody could run: it is given as text.
+- Arguments are handed on as the model wrote them, valid or not: deltas that are out cannot be taken back, and
+  agents answer a broken call with the error, from which the model recovers. No arguments at all are `{}` when
+  the model ended the call itself, and stay empty when the answer was cut.
 - A thought that is not closed ends where a call begins: the model has stopped thinking and acts.
 """
 

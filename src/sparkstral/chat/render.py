@@ -1,22 +1,24 @@
 """A chat request → the prompt's token ids.
 
-Owns the way through mistral-common, which encodes piece by piece: control tokens come from the structure alone, so text
-never becomes one, whatever it spells. Must not know a protocol's wire form or the context's length.
+Owns the way through mistral-common, which encodes piece by piece: control tokens come from the structure
+alone, so text never becomes one, whatever it spells. Must not know a protocol's wire form or the
+context's length.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import jsonschema
 from mistral_common.exceptions import MistralCommonException
 from mistral_common.protocol.instruct import messages as wire
 from mistral_common.protocol.instruct import tool_calls as wire_tools
 from mistral_common.protocol.instruct.chunk import ContentChunk, TextChunk, ThinkChunk
 from mistral_common.protocol.instruct.request import ChatCompletionRequest, ReasoningEffort
+from mistral_common.utils.json_utils import validate_json_schema_by_draft7
 
 from sparkstral.chat.history import ends_in_open_thought, repair_history
 from sparkstral.chat.tokenizer import ChatTokenizer
@@ -40,7 +42,7 @@ def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
     """The prompt of `request`. Raises RequestError, naming the field, when it cannot be rendered."""
     _check_tools(request)
     history = repair_history(request.messages)
-    _check_continued_json(request, history.messages[-1])
+    _check_response_format(request, history.messages[-1])
     try:
         encoded = tokenizer.mistral.encode_chat_completion(
             ChatCompletionRequest(
@@ -58,39 +60,45 @@ def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
 def _check_tools(request: ChatRequest) -> None:
     for i, tool in enumerate(request.tools):
         if not _TOOL_NAME.fullmatch(tool.name):
-            param = f"tools[{i}].function.name"
             raise RequestError(
-                f"{param} is {tool.name!r}; a name has 1 to 64 letters a-z and A-Z, digits, underscores and dashes.",
-                param,
+                f"tools[{i}].function.name is {tool.name!r}; a name has 1 to 64 of the letters a-z and A-Z, digits, "
+                "underscores and dashes.",
+                f"tools[{i}].function.name",
             )
-        param = f"tools[{i}].function.parameters"
-        try:
-            jsonschema.Draft7Validator.check_schema(tool.parameters)
-        except jsonschema.SchemaError as error:
-            raise RequestError(f"{param} is no JSON Schema: {error.message}", param) from error
-        except RecursionError:
-            raise RequestError(f"{param} is nested too deeply to be read.", param) from None
-    choice = request.tool_choice
-    if choice.mode in ("required", "named") and not request.tools:
+        _check_schema(tool.parameters, f"tools[{i}].function.parameters")
+        if tool.parameters.get("type", "object") != "object":
+            param = f"tools[{i}].function.parameters"
+            raise RequestError(f'{param} must describe an object ("type": "object").', param)
+    choice, names = request.tool_choice, [tool.name for tool in request.tools]
+    if choice.mode in ("required", "named") and not names:
+        raise RequestError("tool_choice asks for a call, but there are no tools; offer one.", "tool_choice")
+    if choice.mode == "named" and choice.name not in names:
         raise RequestError(
-            "tool_choice asks for a call, but tools is empty; offer at least one tool.", "tool_choice"
-        )
-    if choice.mode == "named" and choice.name not in (tool.name for tool in request.tools):
-        names = ", ".join(tool.name for tool in request.tools)
-        raise RequestError(
-            f"tool_choice names {choice.name!r}, which is not among the tools: {names}.", "tool_choice"
+            f"tool_choice names {choice.name!r}, which is not among the tools: {', '.join(names)}.",
+            "tool_choice",
         )
 
 
-def _check_continued_json(request: ChatRequest, last: ChatMessage) -> None:
+def _check_schema(schema: Mapping[str, Any], param: str) -> None:
+    try:
+        validate_json_schema_by_draft7(dict(schema))
+    except ValueError as error:
+        raise RequestError(f"{param} is no JSON Schema: {error}", param) from error
+    except RecursionError:
+        raise RequestError(f"{param} is nested too deeply to be read.", param) from None
+
+
+def _check_response_format(request: ChatRequest, last: ChatMessage) -> None:
+    if request.response_format.schema is not None:
+        _check_schema(request.response_format.schema, "response_format")
     if (
         last.prefix
         and request.response_format.mode != "text"
         and any(isinstance(p, TextPart) for p in last.parts)
     ):
         raise RequestError(
-            "response_format asks for JSON, but the last message is an assistant's that is to be continued, and JSON "
-            "is enforced from the answer's start alone. End with a user message, or leave response_format out.",
+            "response_format asks for JSON, but the last message is an assistant's that is to be continued, and "
+            "JSON can only be enforced from its beginning. End with a user message, or leave response_format out.",
             "response_format",
         )
 

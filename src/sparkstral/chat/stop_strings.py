@@ -1,7 +1,7 @@
 """Stop strings: the client's texts at which the answer ends, wherever the tokens are cut.
 
-Owns finding them in the answer's text. Reasoning and tool calls are not searched: a stop string is about the answer.
-Must not know tokens: it stands behind the output parser.
+Owns finding them in the answer's text. Reasoning and tool calls are not searched: a stop string is about the
+answer. Must not know tokens: it stands behind the output parser.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from sparkstral.types import Failed, Finished, OutputEvent, TextDelta
 
 
 class StopStrings:
-    """A filter over events. When `matched` is set, the caller aborts the request; what follows is swallowed.
+    """A filter over events. When `matched` is set the caller aborts the request; the rest is swallowed.
 
-    Of several stop strings the one that is complete first counts (the longest, if two end together): only this
-    reading is the same for every split of the text.
+    Of several stop strings the one that is complete first counts (the longest, if two end together): only
+    this reading is the same for every split of the text.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:

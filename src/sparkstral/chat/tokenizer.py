@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from enum import IntEnum
 from pathlib import Path
+from typing import Any, cast
 
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
@@ -41,9 +42,9 @@ _SPELLINGS = {
 class ChatTokenizer:
     """Text to ids and ids to bytes. `mistral` is mistral-common's whole tokenizer, for rendering alone."""
 
-    def __init__(self, mistral: MistralTokenizer) -> None:
+    def __init__(self, mistral: MistralTokenizer[Any, Any, Any, Any, Any]) -> None:
         self.mistral = mistral
-        self._tekken: Tekkenizer = mistral.instruct_tokenizer.tokenizer
+        self._tekken = cast(Tekkenizer, mistral.instruct_tokenizer.tokenizer)
         self.num_control_tokens: int = self._tekken.num_special_tokens
         self.vocab_size: int = self._tekken.n_words
 
@@ -51,8 +52,8 @@ class ChatTokenizer:
     def load(cls, path: Path) -> ChatTokenizer:
         """Reads `path`, a tekken.json or the folder that holds one.
 
-        Raises CheckpointError when it is missing, damaged, of another version than v15, or lacks what the chat
-        format needs.
+        Raises CheckpointError when it is missing, damaged, of another version than v15, or lacks what
+        the chat format needs.
         """
         file = path / _FILE_NAME if path.is_dir() else path
         _check_version(file)

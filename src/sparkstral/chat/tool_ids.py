@@ -23,8 +23,8 @@ def new_tool_call_id() -> str:
 def native_id(client_id: str) -> str:
     """The client's id in nine letters and digits: itself when it has that form, else a hash of it.
 
-    The hash depends on nothing else, so the same id maps alike in every request and after a restart. Of 62^9 =
-    1.4e16 values two ids of one talk of 1,000 calls meet with a chance of 4e-11.
+    The hash depends on nothing else, so an id maps alike in every request and after a restart. Of 62^9 =
+    1.4e16 values, two among the ids of a talk of 1,000 calls meet with a chance of 4e-11.
     """
     if _NATIVE.fullmatch(client_id):
         return client_id
