@@ -29,8 +29,8 @@ class EngineClient(Protocol):
 
         Raises `NotReadyError` at the first step if the engine does not take requests; once it has taken one,
         whatever goes wrong is a last output with a `Failure`. Closing the generator early (`aclose`, or the
-        cancelled task around it) aborts the request: use `contextlib.aclosing` if you may leave before the end.
-        Tokens of several steps come in one output when the reader is slower than the engine.
+        cancelled task around it) aborts the request: use `contextlib.aclosing` if you may leave before the
+        end. Tokens of several steps come in one output when the reader is slower than the engine.
         """
 
     async def abort(self, request_id: str) -> None:

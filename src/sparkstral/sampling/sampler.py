@@ -3,8 +3,9 @@
 Owns the order of the filters and the arithmetic of the draw; must not know requests' text or the scheduler.
 
 A row's result depends on its own logits, parameters, seed and position alone. To hold that on any device and
-in any batch, probabilities become integers (fixed point, the likeliest token has 2^40) before they are summed:
-integer sums do not depend on the order of addition, so neither the batch nor the path taken moves a boundary.
+in any batch, probabilities become integers (fixed point, the likeliest token has 2^40) before they are
+summed: integer sums do not depend on the order of addition, so neither the batch nor the path taken moves a
+boundary.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from torch import Tensor
 
 from sparkstral.types import Failure, SamplingParams
 
-# The likeliest token's weight. 131,072 tokens of this weight sum to 2^57, which int64 holds; a token less likely
-# than 2^-40 of the likeliest is never drawn, which no one can observe.
+# The likeliest token's weight. 131,072 tokens of this weight sum to 2^57, which int64 holds; a token less
+# likely than 2^-40 of the likeliest is never drawn, which no one can observe.
 _ONE = float(1 << 40)
 
 
@@ -93,7 +94,8 @@ def _mask(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution function."""
+    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution
+    function."""
     device = logits.device
     temperature = _column([row.params.temperature for row in rows], device)
     # The difference first: dividing by a tiny temperature could overflow the largest logit itself.
