@@ -1,0 +1,38 @@
+# Two commands do all the set-up: `make serve` and `make test`.
+
+MODEL ?= demo
+PORT ?= 8002
+
+.PHONY: serve chat test lint clean help
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make serve              serve the demo model on http://127.0.0.1:$(PORT)"
+	@echo "make serve MODEL=...    serve a checkpoint folder or a Hub id"
+	@echo "make chat               talk to it in the terminal"
+	@echo "make test               lint, types, imports and all tests"
+
+serve: .venv/.installed
+	.venv/bin/sparkstral serve "$(MODEL)" --port $(PORT)
+
+chat: .venv/.installed
+	.venv/bin/sparkstral chat --model "$(MODEL)"
+
+test: .venv/.installed-test lint
+	.venv/bin/python -m pytest
+
+lint: .venv/.installed-test
+	.venv/bin/ruff check src tests tools
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+.venv/.installed: pyproject.toml tools/install.sh
+	tools/install.sh
+	@touch $@
+
+.venv/.installed-test: pyproject.toml tools/install.sh
+	tools/install.sh test
+	@touch $@ .venv/.installed
+
+clean:
+	rm -rf .venv build dist

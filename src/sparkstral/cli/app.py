@@ -1,0 +1,49 @@
+"""The program `sparkstral`: its commands, its exit codes (0 ok, 1 failed, 2 usage), its one way to say an error.
+
+Owns the table of commands; each command's work is in the file of its name.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sparkstral.cli import chat, eval_demo, inspect, serve
+from sparkstral.errors import ConfigError, SparkstralError
+
+app = typer.Typer(
+    name="sparkstral",
+    help="Mistral Small 4 119B NVFP4 on one DGX Spark: an engine and its OpenAI server.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("serve")(serve.serve)
+app.command("chat")(chat.chat)
+
+inspect_app = typer.Typer(help="Look into a checkpoint or at what the model sees.", no_args_is_help=True)
+inspect_app.command("checkpoint")(inspect.checkpoint)
+inspect_app.command("tokens")(inspect.tokens)
+app.add_typer(inspect_app, name="inspect")
+
+eval_app = typer.Typer(help="Measure what the model can do.", no_args_is_help=True)
+eval_app.command("demo")(eval_demo.demo)
+app.add_typer(eval_app, name="eval")
+
+
+def main() -> None:
+    """Run the program; errors meant for users become one sentence on standard error, never a traceback."""
+    try:
+        app()
+    except ConfigError as error:
+        print(f"sparkstral: {error}", file=sys.stderr)
+        sys.exit(2)
+    except SparkstralError as error:
+        print(f"sparkstral: {error}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        sys.stderr.close()
+        sys.exit(1)

@@ -1,0 +1,199 @@
+"""`sparkstral chat`: talk to a model in the terminal, or pipe a question in and get the answer out.
+
+Speaks HTTP like any other client: to a server that runs already, or to one that it starts for itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from sparkstral.cli import options
+from sparkstral.cli.local_server import local_server
+from sparkstral.cli.model_folder import resolve_model
+from sparkstral.errors import ConfigError
+from sparkstral.evals.endpoint import Endpoint, EndpointError
+
+_HELP = """\
+/effort high|none   reasoning before the answer, or not
+/system TEXT        set the system prompt and start anew
+/reset              forget the conversation
+/exit               leave (also Ctrl-D); Ctrl-C stops an answer"""
+
+
+def chat(
+    question: Annotated[str | None, typer.Argument(help="Ask this and exit.", metavar="[QUESTION]")] = None,
+    model: Annotated[str, typer.Option(help="demo, the folder of a checkpoint, or a Hub id.")] = "demo",
+    url: Annotated[str | None, typer.Option(help="Talk to this server instead of loading a model.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Key for --url, where the server asks for one.")] = None,
+    system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
+    effort: Annotated[str, typer.Option(help="Reasoning effort: none or high.")] = "none",
+    tools: Annotated[Path | None, typer.Option(help="JSON file with a list of tools in OpenAI's form.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0)] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1)] = None,
+    as_json: options.AsJson = False,
+    device: options.DeviceChoice = options.Device.auto,
+) -> None:
+    """Talk to the model. With a QUESTION, or with text piped in, answers once and exits."""
+    if effort not in ("none", "high"):
+        raise ConfigError(f"--effort {effort!r}: the model knows none and high.")
+    piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
+    once = "\n\n".join(text for text in (question, piped) if text)
+    if not once and not sys.stdin.isatty():
+        raise ConfigError("Nothing to ask: standard input is empty and no QUESTION was given.")
+    if as_json and not once:
+        raise ConfigError("--json answers one question: give it as an argument or pipe it in.")
+    defaults: dict[str, Any] = {"reasoning_effort": effort}
+    if tools is not None:
+        defaults["tools"] = _read_tools(tools)
+    if temperature is not None:
+        defaults["temperature"] = temperature
+    if max_tokens is not None:
+        defaults["max_tokens"] = max_tokens
+    messages = [{"role": "system", "content": system}] if system else []
+
+    def talk(server_url: str) -> None:
+        session = ChatSession(server_url, api_key, messages, defaults, as_json=as_json)
+        asyncio.run(session.ask_once(once) if once else session.loop())
+
+    if url is not None:
+        talk(url)
+    else:
+        with local_server(options.engine_config(resolve_model(model), device=device)) as server_url:
+            talk(server_url)
+
+
+def _read_tools(path: Path) -> list[Any]:
+    try:
+        tools = json.loads(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"--tools {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ConfigError(f"--tools {path}: not JSON: {error}") from error
+    if not isinstance(tools, list):
+        raise ConfigError(f"--tools {path}: a list of tools is expected, and this is a {type(tools).__name__}.")
+    return tools
+
+
+class ChatSession:
+    """A conversation: its messages so far and how they are printed."""
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        messages: list[dict[str, Any]],
+        defaults: dict[str, Any],
+        *,
+        as_json: bool,
+    ) -> None:
+        self._endpoint = Endpoint(url, api_key)
+        self._messages = messages
+        self._defaults = defaults
+        self._as_json = as_json
+        self._out = Console(highlight=False, soft_wrap=True)
+
+    async def ask_once(self, question: str) -> None:
+        body = await self._body(question)
+        if self._as_json:
+            print(json.dumps(await self._endpoint.complete(body), ensure_ascii=False))
+        else:
+            await self._stream(body)
+        await self._endpoint.aclose()
+
+    async def loop(self) -> None:
+        self._out.print("[dim]Talk to the model; /help lists the commands.[/dim]")
+        while True:
+            try:
+                line = (await asyncio.to_thread(self._out.input, "[bold cyan]you ›[/] ")).strip()
+            except EOFError:
+                break
+            if line in ("/exit", "/quit"):
+                break
+            if line.startswith("/"):
+                self._command(line)
+            elif line:
+                await self._turn(line)
+        await self._endpoint.aclose()
+
+    def _command(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        if name == "/reset":
+            self._messages = [message for message in self._messages if message["role"] == "system"]
+        elif name == "/system":
+            self._messages = [{"role": "system", "content": rest}] if rest else []
+        elif name == "/effort" and rest in ("high", "none"):
+            self._defaults["reasoning_effort"] = rest
+        else:
+            self._out.print(_HELP, markup=False)
+
+    async def _turn(self, text: str) -> None:
+        body = await self._body(text)
+        try:
+            answer = await self._stream(body)
+        except EndpointError as error:
+            self._out.print(f"{error}", style="red", markup=False)
+            self._messages.pop()  # the question was not answered: ask it again or another
+            return
+        self._messages.append(answer)
+        for call in answer.get("tool_calls", []):
+            result = await asyncio.to_thread(
+                self._out.input, f"[yellow]result of {call['function']['name']} ›[/] "
+            )
+            self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        if answer.get("tool_calls"):
+            follow_up = await self._stream(await self._body(None))
+            self._messages.append(follow_up)
+
+    async def _body(self, text: str | None) -> dict[str, Any]:
+        if text is not None:
+            self._messages.append({"role": "user", "content": text})
+        return {"model": await self._endpoint.model_name(), "messages": self._messages, **self._defaults}
+
+    async def _stream(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Print one answer as it comes and return it as a message for the history."""
+        answer: dict[str, Any] = {"role": "assistant", "content": ""}
+        reasoning = ""
+        calls: list[dict[str, Any]] = []
+        async with aclosing(self._endpoint.stream(body)) as chunks:
+            async for chunk in chunks:
+                for choice in chunk["choices"]:
+                    delta = choice["delta"]
+                    if thought := delta.get("reasoning_content"):
+                        reasoning += thought
+                        self._print(thought, "dim italic")
+                    if text := delta.get("content"):
+                        if reasoning and not answer["content"]:
+                            self._print("\n")
+                        answer["content"] += text
+                        self._print(text)
+                    for part in delta.get("tool_calls", []):
+                        self._add_call_delta(calls, part)
+        self._print("\n")
+        if reasoning:
+            answer["reasoning_content"] = reasoning
+        if calls:
+            answer["tool_calls"] = calls
+        return answer
+
+    def _add_call_delta(self, calls: list[dict[str, Any]], part: dict[str, Any]) -> None:
+        function = part["function"]
+        if "id" in part:
+            calls.append(
+                {"id": part["id"], "type": "function", "function": {"name": function["name"], "arguments": ""}}
+            )
+            self._print(f"\n→ {function['name']} ", "yellow")
+        if arguments := function.get("arguments"):
+            calls[part["index"]]["function"]["arguments"] += arguments
+            self._print(arguments, "yellow")
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._out.print(text, style=style, end="", markup=False)
+        self._out.file.flush()

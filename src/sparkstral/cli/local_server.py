@@ -1,0 +1,45 @@
+"""A server of this process' own, for commands that need a model and no running server has it.
+
+The same application as `serve` runs, with the engine in a thread, on a free port of the loopback address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from sparkstral.api.app import create_app
+from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.config import EngineConfig, ServerConfig
+from sparkstral.cli.progress import show_startup
+from sparkstral.engine.inproc import InprocEngineClient
+
+
+@contextmanager
+def local_server(config: EngineConfig) -> Iterator[str]:
+    """Serve `config` on a free port while the block runs; yields the URL once the engine is ready.
+
+    Raises CheckpointError and NotReadyError as the engine does.
+    """
+    tokenizer = ChatTokenizer.load(config.model_path)
+    client = InprocEngineClient(config)
+    app = create_app(client, tokenizer, ServerConfig())
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+    thread = threading.Thread(
+        target=lambda: asyncio.run(server.serve(sockets=[listener])), name="local-server", daemon=True
+    )
+    thread.start()
+    try:
+        show_startup(client)
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()

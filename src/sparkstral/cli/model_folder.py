@@ -1,0 +1,63 @@
+"""Where the model is: the demo, a folder, or a repository of the Hub that is downloaded first.
+
+Owns the meaning of a MODEL argument; what the folder holds is checkpoint/'s business.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sparkstral.demo.location import DEMO_CHECKPOINT
+from sparkstral.errors import CheckpointError
+
+_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
+# One copy of the weights: the native files, or, where a repository has only those, the HF layout.
+_NATIVE_FILES = ["params.json", "tekken.json", "consolidated*.safetensors", "consolidated*.index.json"]
+_HF_FILES = ["config.json", "tekken.json", "model*.safetensors", "model*.index.json"]
+
+
+def resolve_model(model: str) -> Path:
+    """The folder that `model` means: "demo", a path, or `owner/name` on the Hub (downloaded, resumable).
+
+    Raises CheckpointError with what to do when there is no such thing.
+    """
+    if model == "demo":
+        return DEMO_CHECKPOINT
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return path
+    if path.is_file():
+        raise CheckpointError(f"{path} is a file; name the folder that holds the checkpoint: {path.parent}")
+    if _HUB_ID.match(model):
+        return _download(model)
+    raise CheckpointError(
+        f"No model at {model!r}. Give the folder of a checkpoint, a Hub id such as "
+        "mistralai/Mistral-Small-4-119B-2603-NVFP4, or nothing for the demo model."
+    )
+
+
+def _download(repo_id: str) -> Path:
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        try:
+            names = HfApi().list_repo_files(repo_id)
+            patterns = _NATIVE_FILES if "params.json" in names else _HF_FILES
+        except (ConnectionError, OSError) as error:
+            if isinstance(error, RepositoryNotFoundError):
+                raise
+            patterns = _NATIVE_FILES + _HF_FILES  # offline: whatever was downloaded before
+        return Path(snapshot_download(repo_id, allow_patterns=patterns))
+    except RepositoryNotFoundError as error:
+        raise CheckpointError(
+            f"The Hub has no repository {repo_id!r} that you may read. Check the name; if it is gated, log in "
+            "with `hf auth login` or set HF_TOKEN."
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, ConnectionError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise CheckpointError(
+            f"Could not download {repo_id!r} from the Hub: {reason} Check the network and the free disk space and "
+            "run the same command again (it goes on where it stopped), or give a folder that holds the files."
+        ) from error

@@ -1,0 +1,77 @@
+"""Flags that several commands share, and how they become configurations."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparkstral.config import EngineConfig
+from sparkstral.errors import ConfigError
+from sparkstral.units import GiB, KiB, MiB
+
+Model = Annotated[
+    str, typer.Argument(help="demo, the folder of a checkpoint, or a Hub id.", show_default=True, metavar="MODEL")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option("--max-model-len", min=1, help="Tokens of prompt and answer together. Default: the model's limit."),
+]
+MaxNumSeqs = Annotated[int, typer.Option("--max-num-seqs", min=1, max=1024, help="Requests that run at once.")]
+MaxNumBatchedTokens = Annotated[
+    int, typer.Option("--max-num-batched-tokens", min=16, help="Tokens of one step; longer prompts go in chunks.")
+]
+KvMemory = Annotated[
+    str | None, typer.Option("--kv-memory", help="Size of the KV cache, e.g. 8GiB. Default: what the plan finds.")
+]
+Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads. Default: all cores.")]
+
+
+class Device(StrEnum):
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+DeviceChoice = Annotated[Device, typer.Option("--device", help="Where to compute.")]
+
+_SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(GiB|MiB|KiB|GB|MB|KB|G|M|K|B)?$", re.IGNORECASE)
+_UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "k": KiB, "m": MiB, "g": GiB}
+_DECIMAL_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9}
+
+
+def parse_bytes(text: str, flag: str) -> int:
+    """A size such as 8GiB (2^30), 8G (the same), 8GB (10^9) or plain bytes. Raises ConfigError naming the flag."""
+    match = _SIZE.match(text.strip())
+    if match is None:
+        raise ConfigError(f"{flag}: {text!r} is not a size. Write for example 8GiB, 512MiB or a number of bytes.")
+    return int(float(match[1]) * (_UNITS | _DECIMAL_UNITS)[(match[2] or "").lower()])
+
+
+def engine_config(
+    model_path: Path,
+    *,
+    device: Device = Device.auto,
+    max_model_len: int | None = None,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
+    kv_memory: str | None = None,
+    threads: int | None = None,
+) -> EngineConfig:
+    """The engine's configuration from flags; None leaves the default of config.py."""
+    given = {
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "kv_memory_bytes": None if kv_memory is None else parse_bytes(kv_memory, "--kv-memory"),
+        "num_threads": threads,
+    }
+    return EngineConfig(
+        model_path=model_path,
+        device=device.value,
+        max_model_len=max_model_len,
+        **{name: value for name, value in given.items() if value is not None},
+    )

@@ -1,0 +1,121 @@
+"""`sparkstral serve`: the HTTP server in this process, the engine in a child, and what is said while they start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import socket
+import sys
+from contextlib import suppress
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from sparkstral import logs
+from sparkstral.api.app import create_app
+from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.cli import options
+from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.progress import show_startup
+from sparkstral.config import DEFAULT_HOST, DEFAULT_PORT, SERVED_MODEL_NAME, EngineConfig, ServerConfig
+from sparkstral.engine.process import ProcessEngineClient
+from sparkstral.errors import ConfigError, NotReadyError
+from sparkstral.types import EngineInfo
+
+_DEFAULTS = EngineConfig.__dataclass_fields__
+
+
+def serve(
+    model: options.Model = "demo",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets the network in.")] = DEFAULT_HOST,
+    port: Annotated[int, typer.Option(min=1, max=65535)] = DEFAULT_PORT,
+    served_model_name: Annotated[str, typer.Option(help="The name in /v1/models.")] = SERVED_MODEL_NAME,
+    max_model_len: options.MaxModelLen = None,
+    max_num_seqs: options.MaxNumSeqs = _DEFAULTS["max_num_seqs"].default,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = _DEFAULTS["max_num_batched_tokens"].default,
+    kv_memory: options.KvMemory = None,
+    device: options.DeviceChoice = options.Device.auto,
+    threads: options.Threads = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
+) -> None:
+    """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
+    logs.configure("json" if as_json else "text")
+    engine_config = options.engine_config(
+        resolve_model(model),
+        device=device,
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        kv_memory=kv_memory,
+        threads=threads,
+    )
+    server_config = ServerConfig(host=host, port=port, served_model_name=served_model_name)
+    tokenizer = ChatTokenizer.load(engine_config.model_path)
+    listener = _listen(host, port)
+    client = ProcessEngineClient(engine_config)
+    app = create_app(client, tokenizer, server_config)
+    server = uvicorn.Server(
+        uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=10, access_log=False)
+    )
+    asyncio.run(_serve(server, listener, client, server_config, as_json=as_json))
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"Cannot listen on {host}:{port}: {error.strerror}. If another server runs there, stop it, or choose "
+            f"another port: --port {port + 1 if port < 65535 else port - 1}"
+        ) from error
+
+
+async def _serve(
+    server: uvicorn.Server,
+    listener: socket.socket,
+    client: ProcessEngineClient,
+    config: ServerConfig,
+    *,
+    as_json: bool,
+) -> None:
+    """Run until a signal ends the server, or until the engine fails to start, which is raised as NotReadyError."""
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    # Waiting for the engine polls in a thread, so that the door answers /health from the first moment on.
+    starting = asyncio.create_task(asyncio.to_thread(show_startup, client))
+    await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+    if starting.done() and not serving.done():
+        try:
+            starting.result()
+        except NotReadyError:
+            server.should_exit = True
+            await serving
+            raise
+        _announce(client.info, config, as_json=as_json)
+    await serving
+    with suppress(NotReadyError):  # stopped while it was still starting: the signal is the reason
+        await starting
+
+
+def _announce(info: EngineInfo, config: ServerConfig, *, as_json: bool) -> None:
+    """Say that it is ready, and how to try it: on standard error, or as one JSON object on standard output."""
+    host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
+    url = f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
+    if as_json:
+        print(
+            json.dumps({"url": url, "model": config.served_model_name, "max_model_len": info.max_model_len}),
+            flush=True,
+        )
+        return
+    body = json.dumps(
+        {"model": config.served_model_name, "messages": [{"role": "user", "content": "Say hello."}]}
+    )
+    command = f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    print(
+        f"\n{config.served_model_name} is ready on {url} ({info.device}, {info.dtype}, "
+        f"{info.max_model_len:,} tokens of context). Ctrl-C stops it. Try:\n\n  {command}\n",
+        file=sys.stderr,
+        flush=True,
+    )

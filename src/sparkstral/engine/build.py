@@ -1,0 +1,166 @@
+"""The composition root: an `EngineConfig` becomes an engine.
+
+Owns which parts there are and in which order they come to be: plan, weights, model, pool, grammars, loop.
+Every part knows only what it is given here.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from sparkstral.checkpoint.forms import Part
+from sparkstral.checkpoint.load import load_planned
+from sparkstral.checkpoint.plan import LoadPlan, plan_load
+from sparkstral.checkpoint.stream import LoadProgress
+from sparkstral.config import EngineConfig
+from sparkstral.engine.core import EngineCore
+from sparkstral.engine.inbox import Inbox
+from sparkstral.engine.messages import FromEngine
+from sparkstral.errors import ConfigError, SparkstralError
+from sparkstral.kv_cache.layout import KvLayout
+from sparkstral.kv_cache.manager import KvCacheManager
+from sparkstral.memory.lines import PlanLine
+from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
+from sparkstral.memory.probe import AvailableMemory, host_memory
+from sparkstral.memory.workspace import Workspace
+from sparkstral.model.config import LATENT_WIDTH
+from sparkstral.model.mistral4 import Mistral4
+from sparkstral.runner.latent_pool import allocate_latent_pool
+from sparkstral.runner.model_runner import ModelRunner
+from sparkstral.scheduler.budgets import SchedulerConfig
+from sparkstral.scheduler.scheduler import Scheduler
+from sparkstral.structured.compiler import GrammarCompiler
+from sparkstral.structured.matcher import CompiledGrammar
+from sparkstral.structured.vocabulary import build_grammar_tokenizer, read_vocabulary
+from sparkstral.types import EngineInfo, EnginePhase
+from sparkstral.units import format_bytes
+
+logger = logging.getLogger(__name__)
+
+
+class StoppedError(SparkstralError):
+    """Loading was given up because the engine is to stop."""
+
+
+class Report(Protocol):
+    def __call__(self, phase: EnginePhase, progress: float = 0.0, detail: str = "") -> None: ...
+
+
+def build_engine(
+    config: EngineConfig, inbox: Inbox, send: Callable[[FromEngine], None], report: Report
+) -> tuple[EngineCore, EngineInfo]:
+    """An engine with its weights loaded, before its first token.
+
+    Raises CheckpointError, ConfigError or MemoryPlanError with what to do, mostly before anything is loaded,
+    and `StoppedError` if a `Shutdown` comes meanwhile.
+    """
+    report(EnginePhase.LOADING)
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    device = choose_device(config.device)
+    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files
+    # hold.
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    load_plan = plan_load(config.model_path)
+    model_config = load_plan.config
+    memory_plan = plan_memory(config, load_plan, device, dtype).require()
+    logger.info("memory plan:\n%s", memory_plan.table())
+    vocabulary = read_vocabulary(config.model_path / "tekken.json")
+    grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
+
+    def show_progress(progress: LoadProgress) -> None:
+        if inbox.is_closing:
+            raise StoppedError("The engine was stopped while it was loading.")
+        done, total = format_bytes(progress.bytes_done), format_bytes(progress.bytes_total)
+        report(EnginePhase.LOADING, progress.bytes_done / max(1, progress.bytes_total), f"{done} of {total}")
+
+    _, weights = load_planned(load_plan, device, show_progress)
+    model = Mistral4(model_config, weights, device, dtype)
+    del weights  # the model has its own form of them
+    latent_pool = allocate_latent_pool(
+        model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
+    )
+    grammars = GrammarCompiler(partial(CompiledGrammar, grammar_tokenizer), wake=inbox.wake)
+    scheduler = Scheduler(
+        SchedulerConfig(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=memory_plan.max_model_len,
+            vocab_size=model_config.vocab_size,
+        ),
+        KvCacheManager(memory_plan.num_blocks, config.block_size_tokens),
+    )
+    runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+    info = EngineInfo(
+        model_id=config.model_path.resolve().name,
+        max_model_len=memory_plan.max_model_len,
+        vocab_size=model_config.vocab_size,
+        block_size_tokens=config.block_size_tokens,
+        num_blocks=memory_plan.num_blocks,
+        device=describe_device(device),
+        dtype=str(dtype).removeprefix("torch."),
+    )
+    return EngineCore(scheduler, runner, grammars, inbox, send), info
+
+
+def choose_device(name: str) -> torch.device:
+    """The device for `auto`, `cpu` or `cuda`. Raises `ConfigError` for a GPU that is not there."""
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "--device cuda: this PyTorch sees no GPU. Use --device cpu, or install a PyTorch built for CUDA "
+            "and check that nvidia-smi lists the GPU."
+        )
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def describe_device(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
+
+
+def plan_memory(
+    config: EngineConfig, load_plan: LoadPlan, device: torch.device, dtype: torch.dtype
+) -> MemoryPlan:
+    """The memory that `config` asks for, from the checkpoint's headers alone."""
+    model_config = load_plan.config
+    num_parameters = sum(
+        math.prod(buffer.shape) * (2 if buffer.part is Part.PACKED else 1)
+        for buffer in load_plan.buffers
+        if buffer.part in (Part.WEIGHT, Part.PACKED)
+    )
+    weights = (
+        PlanLine("weights", num_parameters * dtype.itemsize, f"{num_parameters:,} parameters in {dtype}"),
+        PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
+    )
+    workspace = Workspace(
+        model=model_config,
+        dtype_bytes=dtype.itemsize,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_seqs=config.max_num_seqs,
+    )
+    layout = KvLayout(
+        num_layers=model_config.num_hidden_layers,
+        latent_width=LATENT_WIDTH,
+        dtype_bytes=dtype.itemsize,
+        block_size_tokens=config.block_size_tokens,
+    )
+    request = PlanRequest(weights, workspace, layout, config.max_model_len, config.kv_memory_bytes)
+    return draw_plan(request, available_memory(device))
+
+
+def available_memory(device: torch.device) -> AvailableMemory:
+    """What can be taken on `device`. A GPU that shares the host's memory is bounded by both."""
+    if device.type == "cpu":
+        return host_memory()
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    of_device = AvailableMemory(free_bytes, f"free on {describe_device(device)}")
+    if torch.cuda.get_device_properties(device).is_integrated:
+        return min(of_device, host_memory(), key=lambda available: available.num_bytes)
+    return of_device

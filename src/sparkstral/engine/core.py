@@ -1,0 +1,149 @@
+"""The step loop: drain the messages, plan a step, carry it out, take in the result, send what came of it.
+
+Owns the order of these and the requests that wait for their grammar; must not know processes, sockets or how
+an engine is built. Runs in one thread, which alone touches requests, blocks and the device (law L4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from sparkstral.engine.inbox import Inbox
+from sparkstral.engine.messages import Abort, FromEngine, Outputs, Shutdown, Submit
+from sparkstral.errors import SparkstralError
+from sparkstral.runner.model_runner import DeviceError
+from sparkstral.scheduler.scheduler import Scheduler
+from sparkstral.structured.compiler import Compilation, GrammarCompiler
+from sparkstral.structured.matcher import CompiledGrammar
+from sparkstral.types import (
+    Failure,
+    FinishReason,
+    GenerationRequest,
+    ModelRunnerOutput,
+    SamplingParams,
+    SchedulerOutput,
+    TokenOutput,
+)
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 1.0  # an idle engine says that it lives; who listens may worry after a few of these
+WARM_UP_REQUEST = GenerationRequest("warm-up", (1,), SamplingParams(max_tokens=1, temperature=0))
+
+
+class Runner(Protocol):
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput: ...
+
+
+class EngineCore:
+    """One engine, from messages to messages."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        grammars: GrammarCompiler,
+        inbox: Inbox,
+        send: Callable[[FromEngine], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._grammars = grammars
+        self._inbox = inbox
+        self._send = send
+        self._outputs: list[TokenOutput] = []
+        self._waiting_for_grammar: dict[str, tuple[GenerationRequest, Compilation]] = {}
+        # Holding a grammar keeps it from being forgotten while its request may still be preempted and
+        # resumed.
+        self._grammars_in_use: dict[str, CompiledGrammar] = {}
+
+    def warm_up(self) -> None:
+        """Generate one real token through the whole path. Raises `SparkstralError` if none comes."""
+        self._admit(WARM_UP_REQUEST)
+        while not self._outputs:
+            self._step()
+        failure = self._outputs.pop().failure
+        if failure is not None:
+            raise SparkstralError(f"The first token could not be generated: {failure.message}")
+
+    def run(self) -> None:
+        """Serve until a `Shutdown` comes. Raises `DeviceError` if the device is lost."""
+        while True:
+            next_poll_s = self._grammars.poll()
+            self._admit_compiled()
+            if self._outputs or self._scheduler.has_work:
+                wait_s = 0.0
+            else:
+                wait_s = HEARTBEAT_S if next_poll_s is None else min(HEARTBEAT_S, next_poll_s)
+            for message in self._inbox.take(wait_s):
+                match message:
+                    case Submit(request):
+                        self._submit(request)
+                    case Abort(request_id):
+                        self._abort(request_id)
+                    case Shutdown():
+                        return
+            if self._scheduler.has_work:
+                self._step()
+            self._flush()
+
+    def _submit(self, request: GenerationRequest) -> None:
+        if request.grammar is None:
+            self._admit(request)
+        else:
+            compilation = self._grammars.compile(request.grammar)
+            self._waiting_for_grammar[request.request_id] = (request, compilation)
+
+    def _admit_compiled(self) -> None:
+        for request, compilation in list(self._waiting_for_grammar.values()):
+            if compilation.result is None:
+                continue
+            del self._waiting_for_grammar[request.request_id]
+            if isinstance(compilation.result, Failure):
+                num_prompt_tokens = len(request.prompt_token_ids)
+                self._outputs.append(
+                    TokenOutput(
+                        request.request_id,
+                        (),
+                        failure=compilation.result,
+                        num_prompt_tokens=num_prompt_tokens,
+                    )
+                )
+            else:
+                self._grammars_in_use[request.request_id] = compilation.result
+                self._admit(request)
+
+    def _admit(self, request: GenerationRequest) -> None:
+        refusal = self._scheduler.add(request)
+        if refusal is not None:
+            self._outputs.append(refusal)
+
+    def _abort(self, request_id: str) -> None:
+        if self._waiting_for_grammar.pop(request_id, None) is not None:
+            self._outputs.append(TokenOutput(request_id, (), finish_reason=FinishReason.ABORTED))
+            return
+        output = self._scheduler.abort(request_id)
+        if output is not None:
+            self._outputs.append(output)
+
+    def _step(self) -> None:
+        step = self._scheduler.schedule()
+        try:
+            result = self._runner.execute(step)
+        except DeviceError:
+            raise
+        except Exception as error:
+            # The device works on, so only those whose step this was have lost something.
+            logger.exception("step %d failed", step.step)
+            failure = Failure("internal", f"A step of the model failed: {error!r}")
+            result = ModelRunnerOutput({}, {request.request_id: failure for request in step.scheduled})
+        self._outputs.extend(self._scheduler.update(step, result))
+
+    def _flush(self) -> None:
+        for output in self._outputs:
+            if output.is_last:
+                self._grammars_in_use.pop(output.request_id, None)
+        self._send(Outputs(tuple(self._outputs), self._scheduler.stats()))
+        self._outputs.clear()

@@ -1,0 +1,44 @@
+"""An engine's life from nothing to its end, in the thread that calls.
+
+Owns the phases and their reports; must not know which thread or process this is. Whatever ends it is told
+once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from sparkstral.config import EngineConfig
+from sparkstral.engine.build import StoppedError, build_engine
+from sparkstral.engine.inbox import Inbox
+from sparkstral.engine.messages import STOPPED, FromEngine, Ready, StatusChanged
+from sparkstral.errors import SparkstralError
+from sparkstral.types import EnginePhase, EngineStatus
+
+logger = logging.getLogger(__name__)
+
+
+def live(config: EngineConfig, inbox: Inbox, send: Callable[[FromEngine], None]) -> None:
+    """Build the engine, warm it up, serve until a `Shutdown` comes. Never raises: the reason of a bad end is
+    the last message, with phase DEAD."""
+
+    def report(phase: EnginePhase, progress: float = 0.0, detail: str = "") -> None:
+        send(StatusChanged(EngineStatus(phase, progress, detail)))
+
+    try:
+        core, info = build_engine(config, inbox, send, report)
+        report(EnginePhase.WARMING_UP)
+        core.warm_up()
+        send(Ready(info))
+        core.run()
+        reason = STOPPED
+    except StoppedError as error:
+        reason = str(error)
+    except SparkstralError as error:
+        logger.error("%s", error)
+        reason = str(error)
+    except BaseException as error:  # a MemoryError too must be told
+        logger.exception("the engine ends")
+        reason = f"A defect of the engine: {error!r}. Its log has the details."
+    report(EnginePhase.DEAD, detail=reason)

@@ -1,0 +1,137 @@
+"""What both clients do alike: one stream for each request, and the engine's phase, facts and counts.
+
+Owns the client's side of the messages; must not know whether a thread or a process answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+from sparkstral.engine.messages import Abort, FromEngine, Outputs, Ready, StatusChanged, Submit, ToEngine
+from sparkstral.errors import NotReadyError, RequestError
+from sparkstral.types import (
+    EngineInfo,
+    EnginePhase,
+    EngineStats,
+    EngineStatus,
+    Failure,
+    GenerationRequest,
+    TokenOutput,
+)
+
+
+class _Stream:
+    """One request's outputs between the engine and its reader.
+
+    It is unbounded, since a slow reader must not stop the others, but small: at most max_tokens ids wait
+    here.
+    """
+
+    def __init__(self) -> None:
+        self._outputs: list[TokenOutput] = []
+        self._arrived = asyncio.Event()
+        self.has_ended = False
+
+    def push(self, output: TokenOutput) -> None:
+        self._outputs.append(output)
+        self.has_ended = output.is_last
+        self._arrived.set()
+
+    async def take(self) -> TokenOutput:
+        """All that has arrived as one output; waits for a first one."""
+        await self._arrived.wait()
+        self._arrived.clear()
+        outputs, self._outputs = self._outputs, []
+        token_ids = tuple(token_id for output in outputs for token_id in output.new_token_ids)
+        return replace(outputs[-1], new_token_ids=token_ids)
+
+
+class LineClient(ABC):
+    """Everything of `EngineClient` but `start` and `stop`. All methods run in the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._streams: dict[str, _Stream] = {}
+        self._status = EngineStatus(EnginePhase.STARTING)
+        self._info: EngineInfo | None = None
+        self._stats = EngineStats(0, num_running=0, num_waiting=0, num_free_blocks=0, num_cached_blocks=0)
+        self._settled = asyncio.Event()  # READY or DEAD
+
+    @abstractmethod
+    def _send(self, message: ToEngine) -> None:
+        """Hand `message` to the engine without waiting; a dead engine swallows it."""
+
+    async def wait_until_ready(self) -> EngineInfo:
+        await self._settled.wait()
+        if self._status.phase is EnginePhase.DEAD:
+            raise self._not_ready()
+        return self.info
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
+        if self._status.phase is not EnginePhase.READY:
+            raise self._not_ready()
+        request_id = request.request_id
+        if request_id in self._streams:
+            raise RequestError(f"A request with the id {request_id!r} is being served; ids must be unique.")
+        stream = self._streams[request_id] = _Stream()
+        try:
+            self._send(Submit(request))
+            while True:
+                output = await stream.take()
+                yield output
+                if output.is_last:
+                    return
+        finally:
+            del self._streams[request_id]
+            if not stream.has_ended:
+                self._send(Abort(request_id))
+
+    async def abort(self, request_id: str) -> None:
+        if request_id in self._streams:
+            self._send(Abort(request_id))
+
+    def status(self) -> EngineStatus:
+        return self._status
+
+    @property
+    def info(self) -> EngineInfo:
+        if self._info is None:
+            raise self._not_ready()
+        return self._info
+
+    def stats(self) -> EngineStats:
+        return self._stats
+
+    def _receive(self, message: FromEngine) -> None:
+        match message:
+            case Outputs(outputs, stats):
+                self._stats = stats
+                for output in outputs:
+                    stream = self._streams.get(output.request_id)
+                    if stream is not None:  # else its reader has left
+                        stream.push(output)
+            case Ready(info):
+                self._info = info
+                self._set_status(EngineStatus(EnginePhase.READY, 1.0))
+            case StatusChanged(status):
+                self._set_status(status)
+
+    def _set_status(self, status: EngineStatus) -> None:
+        """The first reason for a death stays, and every request that runs then ends with it (law L6)."""
+        is_dying = self._status.phase is EnginePhase.DRAINING and status.phase is not EnginePhase.DEAD
+        if self._status.phase is EnginePhase.DEAD or is_dying:
+            return
+        self._status = status
+        if status.phase is EnginePhase.DEAD:
+            failure = Failure("engine_dead", status.detail)
+            for request_id, stream in self._streams.items():
+                if not stream.has_ended:
+                    stream.push(TokenOutput(request_id, (), failure=failure))
+        if status.phase in (EnginePhase.READY, EnginePhase.DEAD):
+            self._settled.set()
+
+    def _not_ready(self) -> NotReadyError:
+        detail = f": {self._status.detail}" if self._status.detail else "."
+        return NotReadyError(f"The engine is {self._status.phase}{detail}")

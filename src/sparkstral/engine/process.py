@@ -1,0 +1,179 @@
+"""The engine in a process of its own: what kills it does not kill the server.
+
+Owns the child process, the two sockets and the news of its end; child.py is the other side. The sockets lie
+in a folder that only this user can enter. Must not import the tensor world: the server's process does without
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import zmq
+import zmq.asyncio
+
+import sparkstral
+from sparkstral.config import EngineConfig
+from sparkstral.engine.line_client import LineClient
+from sparkstral.engine.messages import (
+    STOPPED,
+    FromEngine,
+    Setup,
+    Shutdown,
+    ToEngine,
+    decode_from_engine,
+    encode,
+    encode_setup,
+)
+from sparkstral.types import EnginePhase, EngineStatus
+
+logger = logging.getLogger(__name__)
+
+CHILD_MODULE = "sparkstral.engine.child"
+STOP_TIMEOUT_S = 10.0  # on a CPU a step of a large prompt takes seconds; what takes longer is ended by force
+LAST_WORDS_S = 0.1  # how long to wait for what an ended child has sent: it is on this machine already
+
+
+class ProcessEngineClient(LineClient):
+    """An `EngineClient`; see there."""
+
+    def __init__(
+        self, config: EngineConfig, log_style: Literal["text", "json"] = "text", log_level: str = "INFO"
+    ) -> None:
+        super().__init__()
+        self._config = config
+        self._log_style = log_style
+        self._log_level = log_level
+        self._child: EngineProcess | None = None
+        self._watching: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._child = EngineProcess(self._receive)
+        await self._child.spawn(self._config, self._log_style, self._log_level)
+        self._watching = asyncio.create_task(self._watch(self._child))
+
+    async def stop(self) -> None:
+        self._set_status(EngineStatus(EnginePhase.DRAINING))
+        if self._child is not None and self._watching is not None:
+            # A child that does not hear yet is still importing; there is nothing to end in good order.
+            if not self._child.send(Shutdown()):
+                self._child.kill()
+            await asyncio.wait([self._watching], timeout=STOP_TIMEOUT_S)
+            self._child.kill()
+            await self._watching
+        self._set_status(EngineStatus(EnginePhase.DEAD, detail=STOPPED))
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's process id, for those who watch it from outside."""
+        return None if self._child is None else self._child.process_id
+
+    def _send(self, message: ToEngine) -> None:
+        if self._child is not None:
+            self._child.send(message)
+
+    async def _watch(self, child: EngineProcess) -> None:
+        """Until the child is gone; then whatever still waits for it is told."""
+        reason = await child.wait()
+        self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
+
+
+class EngineProcess:
+    """One child, from its birth to its end; it is not used again."""
+
+    def __init__(self, receive: Callable[[FromEngine], None]) -> None:
+        self._receive = receive
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkstral-"))  # mode 0700
+        self._context = zmq.Context()
+        # Unbounded, so that sending never waits: requests are small, and outputs are read as they come.
+        self._push = self._context.socket(zmq.PUSH)
+        self._push.set_hwm(0)
+        self._push.bind(self._address("to-engine"))
+        self._pull = zmq.asyncio.Socket(self._context, zmq.PULL)
+        self._pull.set_hwm(0)
+        self._pull.bind(self._address("from-engine"))
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def process_id(self) -> int:
+        return self._require_process().pid
+
+    async def spawn(self, config: EngineConfig, log_style: Literal["text", "json"], log_level: str) -> None:
+        """Start the child, with an interpreter of its own: a fork would inherit threads and sockets."""
+        setup = Setup(config, self._address("to-engine"), self._address("from-engine"), log_style, log_level)
+        package_root = str(Path(sparkstral.__file__).parents[1])
+        search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            CHILD_MODULE,
+            encode_setup(setup),
+            # The child ends when this pipe does, and the kernel closes it however this process ends.
+            stdin=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": search_path},
+        )
+
+    def send(self, message: ToEngine) -> bool:
+        """Send without waiting; False if no child listens, not yet or no longer."""
+        if self._push.closed:
+            return False
+        try:
+            self._push.send(encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._require_process().kill()
+
+    async def wait(self) -> str:
+        """Pass on what the child says until it is gone; why it ended, in a sentence. Closes the sockets."""
+        listening = asyncio.create_task(self._listen())
+        ended = asyncio.create_task(self._require_process().wait())
+        await asyncio.wait([listening, ended], return_when=asyncio.FIRST_COMPLETED)
+        if listening.done():
+            logger.error("the engine process cannot be understood", exc_info=listening.exception())
+            self.kill()
+        return_code = await ended
+        await asyncio.wait([listening], timeout=LAST_WORDS_S)
+        listening.cancel()
+        self._push.close(linger=0)
+        self._pull.close(linger=0)
+        self._context.term()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return describe_exit(return_code)
+
+    async def _listen(self) -> None:
+        while True:
+            self._receive(decode_from_engine(await self._pull.recv()))
+
+    def _require_process(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            raise RuntimeError("the child was not spawned")
+        return self._process
+
+    def _address(self, name: str) -> str:
+        return f"ipc://{self._folder / name}"
+
+
+def describe_exit(return_code: int) -> str:
+    """What an exit status says, for people. Negative: the signal that ended it."""
+    if return_code == -signal.SIGKILL:
+        return (
+            "The engine process was killed (SIGKILL). If nobody did that, the system ran out of memory: the "
+            "kernel's log (dmesg) says so. Restart with less, for instance a smaller --max-model-len."
+        )
+    if return_code < 0:
+        return f"The engine process was ended by {signal.Signals(-return_code).name}; see its log."
+    return f"The engine process ended with exit code {return_code}; see its log."

@@ -1,0 +1,145 @@
+"""Does the demo model answer as it should: held-out conversations of each skill, asked through the HTTP door.
+
+Owns how an evaluation is run and counted; the conversations and their judges are the demo room's. Greedy, free-running
+generation: a turn is asked with the right earlier turns, and a conversation passes when every turn of it is right, which
+is the same as letting it run freely.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sparkstral.demo import SKILLS, EvalItem, EvalTurn, Skill, eval_items
+from sparkstral.evals.endpoint import Endpoint, EndpointError
+
+MAX_ANSWER_TOKENS = 400  # longer than any right answer; an endless one is wrong anyway
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """One conversation that went wrong, with the first thing that was wrong in it."""
+
+    skill: str
+    label: str
+    question: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table: one skill, or one of its lengths, against its bar."""
+
+    skill: str
+    label: str
+    bar: float
+    num_right: int
+    num_items: int
+
+    @property
+    def share(self) -> float:
+        return self.num_right / self.num_items
+
+    @property
+    def is_met(self) -> bool:
+        return self.share >= self.bar
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    rows: tuple[Row, ...]
+    misses: tuple[Miss, ...]
+    num_completion_tokens: int
+    seconds: float
+
+    @property
+    def is_met(self) -> bool:
+        return all(row.is_met for row in self.rows)
+
+
+async def run_demo(
+    url: str,
+    *,
+    num_items: int,
+    seed: int,
+    skills: Iterable[Skill] = SKILLS,
+    concurrency: int = 16,
+    on_item: Callable[[str, bool], None] = lambda skill, right: None,
+) -> DemoResult:
+    """Ask `num_items` held-out conversations of each row and count. `on_item` hears of each one (skill, right).
+
+    Raises EndpointError when the server cannot be reached; a refused or failed request counts as wrong.
+    """
+    endpoint = Endpoint(url)
+    slots = asyncio.Semaphore(concurrency)
+    started = time.monotonic()
+    try:
+        model = await endpoint.model_name()
+
+        async def judge(item: EvalItem) -> tuple[EvalItem, Miss | None, int]:
+            async with slots:
+                miss, num_tokens = await _ask(endpoint, model, item)
+            on_item(item.skill, miss is None)
+            return item, miss, num_tokens
+
+        items = [item for skill in skills for item in eval_items(skill.name, num_items, seed)]
+        judged = await asyncio.gather(*map(judge, items))
+    finally:
+        await endpoint.aclose()
+    bars = {skill.name: skill.bar for skill in skills}
+    counts: dict[tuple[str, str], list[int]] = {}
+    for item, miss, _ in judged:
+        right_and_all = counts.setdefault((item.skill, item.label), [0, 0])
+        right_and_all[0] += miss is None
+        right_and_all[1] += 1
+    return DemoResult(
+        rows=tuple(Row(skill, label, bars[skill], *pair) for (skill, label), pair in counts.items()),
+        misses=tuple(miss for _, miss, _ in judged if miss is not None),
+        num_completion_tokens=sum(num_tokens for *_, num_tokens in judged),
+        seconds=time.monotonic() - started,
+    )
+
+
+async def _ask(endpoint: Endpoint, model: str, item: EvalItem) -> tuple[Miss | None, int]:
+    num_tokens = 0
+    for turn in item.turns:
+        try:
+            answer = await endpoint.complete(_body(model, item, turn))
+        except EndpointError as error:
+            return _miss(item, turn, f"the server answered: {error}"), num_tokens
+        num_tokens += answer["usage"]["completion_tokens"]
+        message = answer["choices"][0]["message"]
+        why = item.wrong(turn, {**message, "reasoning": message.get("reasoning_content", "")})
+        if why is not None:
+            return _miss(item, turn, why), num_tokens
+    return None, num_tokens
+
+
+def _body(model: str, item: EvalItem, turn: EvalTurn) -> dict[str, Any]:
+    conversation = item.conversation
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": list(turn.prompt),
+        "reasoning_effort": conversation.reasoning_effort,
+        "temperature": 0,
+        "max_tokens": MAX_ANSWER_TOKENS,
+    }
+    if conversation.tools:
+        body["tools"] = list(conversation.tools)
+        # A required call is required of the turn that calls; the turn that answers from the result is free.
+        if conversation.tool_choice != "required" or turn.expected.get("tool_calls"):
+            body["tool_choice"] = conversation.tool_choice
+    if conversation.response_schema is not None and turn.expected is conversation.messages[-1]:
+        body["response_format"] = {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": conversation.response_schema, "strict": True},
+        }
+    return body
+
+
+def _miss(item: EvalItem, turn: EvalTurn, why: str) -> Miss:
+    asked = next((m["content"] for m in reversed(turn.prompt) if m["role"] == "user"), "")
+    return Miss(item.skill, item.label, asked[-200:], why[:500])

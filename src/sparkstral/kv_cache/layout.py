@@ -1,0 +1,44 @@
+"""How many bytes the latent cache takes, and how tokens are counted in blocks.
+
+Owns the arithmetic of the cache's size; must not know who uses a block. Source: 256 latent + 64 rope values
+for each token and layer (docs/model.md); 36 layers in bfloat16 are 23,040 bytes a token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NULL_BLOCK = 0
+"""Block 0 never belongs to a request. Block tables are padded with it, and a padded row of a captured graph
+may write there without harm to anyone; it costs one block of the pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """The shape of one token's and one block's cache: `latent_width` values of `dtype_bytes` in each
+    layer."""
+
+    num_layers: int
+    latent_width: int
+    dtype_bytes: int
+    block_size_tokens: int
+
+    @property
+    def bytes_per_token(self) -> int:
+        return self.num_layers * self.latent_width * self.dtype_bytes
+
+    @property
+    def bytes_per_block(self) -> int:
+        return self.bytes_per_token * self.block_size_tokens
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` of one request."""
+        return -(-num_tokens // self.block_size_tokens)
+
+    def pool_blocks_for(self, num_tokens: int) -> int:
+        """Blocks of a pool in which one request of `num_tokens` fits: its own and the null block."""
+        return self.num_blocks_for(num_tokens) + 1
+
+    def capacity_tokens(self, num_blocks: int) -> int:
+        """Tokens that a pool of `num_blocks` holds, the null block left out."""
+        return (num_blocks - 1) * self.block_size_tokens

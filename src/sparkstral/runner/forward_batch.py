@@ -1,0 +1,49 @@
+"""A planned step as the tensors of one forward pass.
+
+Owns where each token's latent goes; must not know why a request is in the step (scheduler/).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+
+from sparkstral.model.forward_batch import ForwardBatch
+from sparkstral.types import ScheduledRequest
+
+
+def build_forward_batch(
+    scheduled: Sequence[ScheduledRequest], block_size_tokens: int, device: torch.device
+) -> ForwardBatch:
+    """One request after the other, in the order of `scheduled`; logits for the last token of each that
+    samples."""
+    num_tokens = [len(request.token_ids) for request in scheduled]
+    cu_seqlens_q = (0, *accumulate(num_tokens))
+    width = max(len(request.block_ids) for request in scheduled)
+    block_tables = np.zeros((len(scheduled), width), dtype=np.int64)
+    positions = np.empty(cu_seqlens_q[-1], dtype=np.int64)
+    slot_mapping = np.empty_like(positions)
+    for i, request in enumerate(scheduled):
+        block_tables[i, : len(request.block_ids)] = request.block_ids
+        rows = slice(cu_seqlens_q[i], cu_seqlens_q[i + 1])
+        first = request.num_computed_tokens
+        positions[rows] = np.arange(first, first + num_tokens[i])
+        block_ids = block_tables[i, positions[rows] // block_size_tokens]
+        slot_mapping[rows] = block_ids * block_size_tokens + positions[rows] % block_size_tokens
+    input_ids = [token_id for request in scheduled for token_id in request.token_ids]
+    logits_rows = [
+        end - 1 for request, end in zip(scheduled, cu_seqlens_q[1:], strict=True) if request.samples
+    ]
+    return ForwardBatch(
+        input_ids=torch.tensor(input_ids, dtype=torch.int64).to(device),
+        positions=torch.from_numpy(positions).to(device),
+        slot_mapping=torch.from_numpy(slot_mapping).to(device),
+        block_tables=torch.from_numpy(block_tables).to(device),
+        cu_seqlens_q=cu_seqlens_q,
+        seq_lens=tuple(r.num_computed_tokens + n for r, n in zip(scheduled, num_tokens, strict=True)),
+        logits_rows=torch.tensor(logits_rows, dtype=torch.int64).to(device),
+        block_size_tokens=block_size_tokens,
+    )

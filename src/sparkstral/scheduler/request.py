@@ -1,0 +1,64 @@
+"""A request on its way through the scheduler.
+
+Owns the mutable state of one sequence; only the scheduler changes it. Must not know blocks' contents or text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from sparkstral.kv_cache.manager import BlockTable
+from sparkstral.types import FinishReason, GrammarSpec, SamplingParams
+
+
+class RequestStatus(Enum):
+    WAITING = "waiting"  # holds no blocks; new, or preempted
+    RUNNING = "running"  # holds blocks for all its tokens
+    FINISHED = "finished"  # its terminal output is made
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence. `token_ids` is prompt and output; the first `num_computed_tokens` of them are in the
+    cache."""
+
+    request_id: str
+    arrival: int  # counts up; the order of service, and in reverse that of preemption
+    sampling: SamplingParams
+    grammar: GrammarSpec | None
+    token_ids: list[int]
+    num_prompt_tokens: int
+    max_total_tokens: int  # where max_tokens or the context ends it
+    table: BlockTable
+    status: RequestStatus = RequestStatus.WAITING
+    num_computed_tokens: int = 0
+    num_cached_tokens: int = 0  # prompt tokens that this request did not compute itself
+    num_preemptions: int = 0
+    num_times_overtaken: int = 0
+    num_releases_at_refusal: int = -1  # the cache's count when it last had no room for this request
+    is_known_to_runner: bool = False
+    stop_token_ids: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stop_token_ids = frozenset(self.sampling.stop_token_ids)
+
+    @property
+    def num_remaining_tokens(self) -> int:
+        """Tokens still to compute before a next one can be sampled; 1 in plain decode."""
+        return len(self.token_ids) - self.num_computed_tokens
+
+    @property
+    def output_token_ids(self) -> tuple[int, ...]:
+        return tuple(self.token_ids[self.num_prompt_tokens :])
+
+    def append(self, sampled: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Take over sampled tokens up to the one that ends the request; what was taken, and why it ended if
+        it did."""
+        for count, token_id in enumerate(sampled, start=1):
+            self.token_ids.append(token_id)
+            if token_id in self.stop_token_ids:
+                return sampled[:count], FinishReason.STOP
+            if len(self.token_ids) >= self.max_total_tokens:
+                return sampled[:count], FinishReason.LENGTH
+        return sampled, None

@@ -1,0 +1,363 @@
+"""Requests in, steps out, results back in.
+
+Owns the life of every request from `add` to its one terminal output; must not know tensors, text or time.
+There is no prefill phase and no decode phase: in each step a request's num_computed_tokens catches up with
+its tokens.
+
+Order of a call sequence: `schedule` and `update` alternate, with one step in flight at most; `add` and
+`abort` may come at any time, in the same thread. A request that ends while its step is in flight is told so
+at once, and its blocks are given back in the `update` of that step, for the device may be writing to them
+until then. When steps come to overlap, that rule stays: a block is free after the last step that was planned
+with it.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from sparkstral.errors import ConfigError
+from sparkstral.kv_cache.manager import KvCacheManager
+from sparkstral.scheduler import policy
+from sparkstral.scheduler.budgets import SchedulerConfig, share_prefill
+from sparkstral.scheduler.request import Request, RequestStatus
+from sparkstral.types import (
+    EngineStats,
+    Failure,
+    FinishReason,
+    GenerationRequest,
+    ModelRunnerOutput,
+    NewRequest,
+    ScheduledRequest,
+    SchedulerOutput,
+    TokenOutput,
+)
+
+NO_FAILURES: dict[str, Failure] = {}
+
+
+def _arrival(request: Request) -> int:
+    return request.arrival
+
+
+class Scheduler:
+    """All requests of one engine. Raises ConfigError if the pool does not hold one request of
+    max_model_len."""
+
+    def __init__(self, config: SchedulerConfig, cache: KvCacheManager) -> None:
+        if cache.capacity_tokens < config.max_model_len:
+            raise ConfigError(
+                f"The KV pool holds {cache.capacity_tokens:,} tokens and --max-model-len is "
+                f"{config.max_model_len:,}: one request would not fit. "
+                "Give the pool more memory or lower --max-model-len."
+            )
+        self._config = config
+        self._cache = cache
+        self._requests: dict[str, Request] = {}  # those without a terminal output
+        self._waiting: list[Request] = []  # by arrival
+        self._running: list[Request] = []  # by arrival
+        self._in_flight: list[Request] | None = None  # row by row those of the step that was planned last
+        self._forgotten_ids: list[str] = []  # finished, and the runner was not told
+        self._step = 0
+        self._num_arrivals = 0
+        self._num_prompt_tokens = 0
+        self._num_cached_prompt_tokens = 0
+        self._num_generated_tokens = 0
+        self._num_preemptions = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `schedule` will find something to compute."""
+        return bool(self._requests)
+
+    def add(self, request: GenerationRequest) -> TokenOutput | None:
+        """Take a request over, or refuse it: then what comes back is its terminal output.
+
+        A refusal for a request_id that is in use is meant for the caller who sent it again; the request that
+        has the id already goes on.
+        """
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return TokenOutput(
+                request.request_id,
+                (),
+                failure=Failure("invalid_request", refusal),
+                num_prompt_tokens=len(request.prompt_token_ids),
+            )
+        num_prompt_tokens = len(request.prompt_token_ids)
+        added = Request(
+            request_id=request.request_id,
+            arrival=self._num_arrivals,
+            sampling=request.sampling,
+            grammar=request.grammar,
+            token_ids=list(request.prompt_token_ids),
+            num_prompt_tokens=num_prompt_tokens,
+            max_total_tokens=min(num_prompt_tokens + request.sampling.max_tokens, self._config.max_model_len),
+            table=self._cache.new_table(request.cache_salt),
+        )
+        self._num_arrivals += 1
+        self._requests[added.request_id] = added
+        self._waiting.append(added)
+        return None
+
+    def abort(self, request_id: str) -> TokenOutput | None:
+        """End a request now; its terminal output, or None if it has had one or was never there."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return None
+        if request.status is RequestStatus.WAITING:
+            self._waiting.remove(request)
+        else:
+            self._running.remove(request)
+        return self._end(request, (), finish_reason=FinishReason.ABORTED)
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan the next step: running decodes first, then chunks of prompts, each in order of arrival.
+
+        The runner forgets `finished_request_ids` before it learns `new_requests`: an id may stand in both.
+        """
+        if self._in_flight is not None:
+            raise RuntimeError(f"step {self._step} is in flight; schedule and update alternate")
+        self._step += 1
+        preempted = self._grow_running()
+        if self._waiting and not preempted:
+            self._admit_waiting()
+
+        rows: list[ScheduledRequest] = []
+        in_flight: list[Request] = []
+        new_requests: list[NewRequest] = []
+        for request, num_tokens in self._divide_budget():
+            begin = request.num_computed_tokens
+            token_ids = request.token_ids
+            end = begin + num_tokens
+            rows.append(
+                ScheduledRequest(
+                    request.request_id,
+                    tuple(token_ids[begin:end]),
+                    begin,
+                    request.table.as_tuple(),
+                    end == len(token_ids),
+                )
+            )
+            in_flight.append(request)
+            if not request.is_known_to_runner:
+                request.is_known_to_runner = True
+                new_requests.append(
+                    NewRequest(
+                        request.request_id, request.sampling, request.grammar, request.output_token_ids
+                    )
+                )
+        self._in_flight = in_flight
+        finished_request_ids = tuple(self._forgotten_ids)
+        self._forgotten_ids.clear()
+        return SchedulerOutput(self._step, tuple(rows), tuple(new_requests), finished_request_ids)
+
+    def update(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[TokenOutput]:
+        """Take in what the step gave: tokens, ends, failures of single rows. `output` is the step in
+        flight."""
+        if self._in_flight is None or output.step != self._step:
+            raise ValueError(f"step {output.step} is not in flight")
+        in_flight, self._in_flight = self._in_flight, None
+        outputs: list[TokenOutput] = []
+        cache = self._cache
+        sampled, failures = result.sampled, result.failures
+        for request, row in zip(in_flight, output.scheduled, strict=True):
+            request_id = request.request_id
+            if request.status is RequestStatus.FINISHED:
+                cache.release(request.table)
+                continue
+            if request_id in failures:
+                outputs.append(self._fail(request, failures[request_id]))
+                continue
+            num_computed_tokens = row.num_computed_tokens + len(row.token_ids)
+            request.num_computed_tokens = num_computed_tokens
+            if num_computed_tokens // cache.block_size_tokens > request.table.num_full_blocks:
+                cache.commit(request.table, request.token_ids, num_computed_tokens)
+            if not row.samples:
+                continue
+            new_token_ids = sampled.get(request_id)
+            if not new_token_ids:
+                message = f"Step {output.step} gave no token for this request: a defect of the engine."
+                outputs.append(self._fail(request, Failure("internal", message)))
+                continue
+            new_token_ids, finish_reason = request.append(new_token_ids)
+            self._num_generated_tokens += len(new_token_ids)
+            if finish_reason is None:
+                outputs.append(
+                    TokenOutput(
+                        request_id,
+                        new_token_ids,
+                        None,
+                        None,
+                        request.num_prompt_tokens,
+                        request.num_cached_tokens,
+                    )
+                )
+            else:
+                self._running.remove(request)
+                outputs.append(self._end(request, new_token_ids, finish_reason=finish_reason))
+        return outputs
+
+    def fail_all(self, failure: Failure) -> list[TokenOutput]:
+        """End every request, the step in flight included: the device has failed, or the engine stops."""
+        finished_in_flight = [r for r in self._in_flight or () if r.status is RequestStatus.FINISHED]
+        self._in_flight = None
+        for request in finished_in_flight:
+            self._cache.release(request.table)
+        requests = list(self._requests.values())
+        self._waiting.clear()
+        self._running.clear()
+        return [self._end(request, (), failure=failure) for request in requests]
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            step=self._step,
+            num_running=len(self._running),
+            num_waiting=len(self._waiting),
+            num_free_blocks=self._cache.num_free_blocks,
+            num_cached_blocks=self._cache.num_cached_blocks,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_cached_prompt_tokens=self._num_cached_prompt_tokens,
+            num_generated_tokens=self._num_generated_tokens,
+            num_preemptions=self._num_preemptions,
+        )
+
+    # ---- planning ------------------------------------------------------------------------------------------
+
+    def _grow_running(self) -> bool:
+        """Give each running request the block that its next token needs, the oldest first; whether any gave
+        way."""
+        running, cache = self._running, self._cache
+        preempted = False
+        position = 0
+        while position < len(running):
+            request = running[position]
+            while not cache.grow(request.table, len(request.token_ids)):
+                preempted = True
+                victim = policy.victim(running)
+                self._preempt(victim)
+                if victim is request:
+                    break
+            position += 1
+        return preempted
+
+    def _preempt(self, request: Request) -> None:
+        """Back to waiting, at the place of its arrival. Its full blocks may still be there when it comes
+        back."""
+        self._running.remove(request)
+        self._cache.release(request.table)
+        request.status = RequestStatus.WAITING
+        request.num_computed_tokens = 0
+        request.num_preemptions += 1
+        request.is_known_to_runner = False
+        self._num_preemptions += 1
+        insort(self._waiting, request, key=_arrival)
+
+    def _admit_waiting(self) -> None:
+        """Admit in order of arrival while there are places and blocks; see policy for who may pass whom."""
+        blocked: list[Request] = []
+        for request in self._waiting[: policy.MAX_EXAMINED]:
+            if len(self._running) >= self._config.max_num_seqs:
+                break
+            if self._admit(request):
+                for passed in blocked:
+                    passed.num_times_overtaken += 1
+            else:
+                blocked.append(request)
+            if blocked and not all(policy.may_be_overtaken(request) for request in blocked):
+                break
+
+    def _admit(self, request: Request) -> bool:
+        cache = self._cache
+        if request.num_releases_at_refusal == cache.num_releases:
+            return False
+        num_cached_tokens = cache.admit(
+            request.table, request.token_ids, policy.num_reserved_blocks(self._running)
+        )
+        if num_cached_tokens is None:
+            request.num_releases_at_refusal = cache.num_releases
+            return False
+        self._waiting.remove(request)
+        insort(self._running, request, key=_arrival)
+        request.status = RequestStatus.RUNNING
+        if request.num_preemptions == 0:
+            self._num_prompt_tokens += request.num_prompt_tokens
+        self._skip_to(request, num_cached_tokens)
+        return True
+
+    def _skip_to(self, request: Request, num_computed_tokens: int) -> None:
+        """Tokens that the cache holds already need no computing; a preempted request's own do not count as
+        cached."""
+        if request.num_preemptions == 0:
+            num_skipped = num_computed_tokens - request.num_computed_tokens
+            request.num_cached_tokens += num_skipped
+            self._num_cached_prompt_tokens += num_skipped
+        request.num_computed_tokens = num_computed_tokens
+
+    def _divide_budget(self) -> list[tuple[Request, int]]:
+        """How many tokens of which request this step computes."""
+        plan: list[tuple[Request, int]] = []
+        catching_up: list[Request] = []
+        for request in self._running:
+            if request.num_remaining_tokens == 1:
+                plan.append((request, 1))
+            else:
+                num_computed_tokens = self._cache.skip_cached(
+                    request.table, request.token_ids, request.num_computed_tokens
+                )
+                self._skip_to(request, num_computed_tokens)
+                catching_up.append(request)
+        budget = self._config.max_num_batched_tokens - len(plan)
+        shares = share_prefill(budget, [request.num_remaining_tokens for request in catching_up])
+        plan += [(request, share) for request, share in zip(catching_up, shares, strict=True) if share]
+        return plan
+
+    # ---- ends ----------------------------------------------------------------------------------------------
+
+    def _fail(self, request: Request, failure: Failure) -> TokenOutput:
+        """End one running request by a failure; what it computed with sick numbers is not to be reused."""
+        self._running.remove(request)
+        if failure.code == "numerics":
+            self._cache.discard(request.table)
+        return self._end(request, (), failure=failure)
+
+    def _end(
+        self,
+        request: Request,
+        new_token_ids: tuple[int, ...],
+        finish_reason: FinishReason | None = None,
+        failure: Failure | None = None,
+    ) -> TokenOutput:
+        """The one place where a request gets its terminal output. Takes it out of everything but the
+        queues."""
+        request.status = RequestStatus.FINISHED
+        del self._requests[request.request_id]
+        self._forgotten_ids.append(request.request_id)
+        if self._in_flight is None or request not in self._in_flight:
+            self._cache.release(request.table)
+        return TokenOutput(
+            request.request_id,
+            new_token_ids,
+            finish_reason,
+            failure,
+            request.num_prompt_tokens,
+            request.num_cached_tokens,
+        )
+
+    def _refusal(self, request: GenerationRequest) -> str | None:
+        """Why this request can never be served, or None."""
+        token_ids, max_model_len = request.prompt_token_ids, self._config.max_model_len
+        if request.request_id in self._requests:
+            return f"A request with the id {request.request_id!r} is being served; ids must be unique."
+        if not token_ids:
+            return "The prompt has no tokens; at least 1 is needed."
+        if len(token_ids) >= max_model_len:
+            return (
+                f"Prompt has {len(token_ids):,} tokens; this server accepts {max_model_len - 1:,} "
+                f"and 1 of output (--max-model-len {max_model_len:,}). "
+                "Shorten it, or restart with a larger --max-model-len."
+            )
+        if request.sampling.max_tokens < 1:
+            return f"max_tokens is {request.sampling.max_tokens}; it must be at least 1."
+        if min(token_ids) < 0 or max(token_ids) >= self._config.vocab_size:
+            return f"The prompt holds token ids outside 0 to {self._config.vocab_size - 1:,}."
+        return None
