@@ -1,6 +1,6 @@
 """The parity check can fail: each known mistake, made on purpose and alone, turns it red.
 
-`assert_parity` is the function of tests/parity, where the untouched model passes it in both forms of attention.
+`assert_parity` is the function of tests/parity, where the untouched model passes it in both forms.
 """
 
 from __future__ import annotations
