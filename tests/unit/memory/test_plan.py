@@ -61,10 +61,13 @@ def left_bytes(plan: MemoryPlan) -> int:
 
 
 def with_room_for(plan_request: PlanRequest, max_model_len: int, pool_bytes: int) -> AvailableMemory:
-    """Available bytes that leave exactly `pool_bytes` for the pool at this length, with the floor at its
-    maximum."""
+    """Available bytes that leave exactly `pool_bytes` for the pool at this length, above the floor."""
     lines = (*plan_request.fixed, *plan_request.workspace.lines(max_model_len))
-    return AvailableMemory(8 * GiB + sum(line.num_bytes for line in lines) + pool_bytes, "test")
+    wanted_bytes = sum(line.num_bytes for line in lines) + pool_bytes
+    available = AvailableMemory(min(wanted_bytes * 10 // 9, wanted_bytes + 8 * GiB), "test")
+    while available.num_bytes - floor_bytes(available) < wanted_bytes:
+        available = AvailableMemory(available.num_bytes + 1, "test")
+    return available
 
 
 def test_a_spark_has_the_published_length_by_default() -> None:
