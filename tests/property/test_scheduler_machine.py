@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
-from tests.unit.scheduler.fake_engine import FakeEngine, make_request, uninterrupted
+from tests.unit.scheduler.fake_engine import NAN, FakeEngine, make_request, uninterrupted
 
 from sparkstral.kv_cache.manager import BlockTable, KvCacheManager
 from sparkstral.scheduler.request import Request
@@ -31,7 +30,19 @@ from sparkstral.types import Failure, FinishReason, GenerationRequest, Scheduler
 MAX_MODEL_LEN = 24
 SETTINGS = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
 NO_SHRINKING = settings(SETTINGS, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False)
-FAULTS = (Failure("numerics", "not finite"), Failure("grammar", "no token fits"))
+FAULTS = st.sampled_from([None, None, None, "silent", NAN, Failure("grammar", "no token fits")])
+REQUESTS = (
+    st.builds(  # prompts of few kinds: prefixes of one another, and others that part from them in the middle
+        lambda length, variant, *args: make_request(
+            "", [p if p < 5 else p + variant for p in range(length)], *args
+        ),
+        st.integers(0, MAX_MODEL_LEN),
+        st.integers(0, 2),
+        st.integers(0, 20),
+        st.sampled_from([(), (1, 2, 3)]),
+        st.sampled_from(["", "", "other"]),
+    )
+)
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -52,21 +63,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_model_len=MAX_MODEL_LEN,
         )
 
-    @rule(
-        length=st.integers(0, MAX_MODEL_LEN),
-        variant=st.integers(0, 2),
-        max_tokens=st.integers(0, 14),
-        stops=st.sampled_from([(), (1, 2, 3)]),
-        salt=st.sampled_from(["", "other"]),
-    )
-    def add(self, length: int, variant: int, max_tokens: int, stops: tuple[int, ...], salt: str) -> None:
-        """Prompts of few kinds: prefixes of one another, and others that part from them in the middle."""
-        prompt = [position if position < 5 else position + variant for position in range(length)]
-        request = make_request(f"r{len(self.requests)}", prompt, max_tokens, stops, salt)
-        refusal = self.engine.add(request)
-        assert (refusal is not None) == (length == 0 or length >= MAX_MODEL_LEN or max_tokens == 0)
-        if refusal is None:
-            self.requests[request.request_id] = request
+    @rule(requests=st.lists(REQUESTS, min_size=1, max_size=4))
+    def add(self, requests: list[GenerationRequest]) -> None:
+        for unnamed in requests:
+            request = replace(unnamed, request_id=f"r{len(self.requests)}")
+            length = len(request.prompt_token_ids)
+            refusal = self.engine.add(request)
+            can_be_served = 0 < length < MAX_MODEL_LEN and request.sampling.max_tokens > 0
+            assert (refusal is None) == can_be_served
+            if can_be_served:
+                self.requests[request.request_id] = request
 
     @rule(data=st.data())
     def add_twice(self, data: st.DataObject) -> None:
@@ -85,49 +91,39 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (ended is None) == has_ended
             assert ended is None or ended.finish_reason is FinishReason.ABORTED
 
-    @precondition(lambda self: self.plan is None)
-    @rule()
-    def schedule(self) -> None:
-        has_work = self.engine.scheduler.has_work
-        self.plan = self.engine.scheduler.schedule()
-        assert bool(self.plan.scheduled) == has_work, "where there is work there is progress"
+    @rule(faults=st.lists(FAULTS, min_size=1, max_size=6), data=st.data())
+    def steps(self, faults: list[Failure | str | None], data: st.DataObject) -> None:
+        """Several steps; the last stays in flight, so that what comes next comes between schedule and
+        update."""
+        for fault in faults:
+            self.finish_step(fault, data)
+            has_work = self.engine.scheduler.has_work
+            self.plan = self.engine.scheduler.schedule()
+            assert bool(self.plan.scheduled) == has_work, "where there is work there is progress"
 
-    @precondition(lambda self: self.plan is not None)
-    @rule(data=st.data(), fault=st.sampled_from([None, None, None, "silent", *FAULTS]))
-    def update(self, data: st.DataObject, fault: Failure | str | None) -> None:
-        assert self.plan is not None
+    def finish_step(self, fault: Failure | str | None, data: st.DataObject | None) -> None:
+        if self.plan is None:
+            return
+        plan, self.plan = self.plan, None
         failures, silently_sick = {}, set()
-        if fault is not None and self.plan.scheduled:
-            request_id = data.draw(st.sampled_from(self.plan.scheduled)).request_id
+        if fault is not None and plan.scheduled and data is not None:
+            request_id = data.draw(st.sampled_from(plan.scheduled)).request_id
             if isinstance(fault, Failure):
                 failures[request_id] = fault
             else:
                 silently_sick.add(request_id)
-        self.engine.finish(self.plan, self.engine.execute(self.plan, failures, silently_sick))
-        self.plan = None
+        self.engine.finish(plan, self.engine.execute(plan, failures, silently_sick))
         for request_id in silently_sick:
             self.engine.run()
             self.serve_again(self.requests[request_id])
 
-    @rule()
-    def several_steps(self) -> None:
-        for _ in range(4):
-            self.finish_step()
-            if self.engine.scheduler.has_work:
-                self.engine.step()
-
-    @rule(odds=st.integers(0, 9))
-    def fail_all(self, odds: int) -> None:
-        if odds:
+    @rule(now=st.sampled_from([False, False, True]))
+    def fail_all(self, now: bool) -> None:
+        if not now:
             return
         for output in self.engine.scheduler.fail_all(Failure("engine_dead", "gone")):
             self.engine._record(output)
         self.plan = None
-
-    def finish_step(self) -> None:
-        if self.plan is not None:
-            self.engine.finish(self.plan, self.engine.execute(self.plan))
-            self.plan = None
 
     def serve_again(self, request: GenerationRequest) -> None:
         """A sick prefix may spoil one request more, which finds it out; never two."""
@@ -143,7 +139,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
-        self.finish_step()
+        self.finish_step(None, None)
         self.engine.run()
         assert sorted(self.engine.ends) == sorted(self.requests), "every request ends, and once"
         for request_id, request in self.requests.items():
