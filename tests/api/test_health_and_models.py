@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import httpx
 import openai
 import pytest
 from tests.api.conftest import MODEL, Doors
 
+from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.config import ServerConfig
 from sparkstral.types import EnginePhase, EngineStatus
 
@@ -99,3 +102,9 @@ def test_the_documentation_lists_the_fields(doors: Doors) -> None:
     assert {"messages", "tools", "max_tokens"} <= set(fields)
     assert "not supported" in fields["logprobs"]["description"].lower()
     assert "ignored" in fields["user"]["description"].lower()
+
+
+def test_the_written_documentation_names_every_field() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    missing = [name for name in ChatCompletionRequest.model_fields if f"`{name}`" not in text]
+    assert missing == []

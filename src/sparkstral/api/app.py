@@ -38,5 +38,5 @@ def create_app(client: EngineClient, tokenizer: ChatTokenizer, config: ServerCon
     openapi.install(app, ChatCompletionRequest)
     app.include_router(health_router(client))
     app.include_router(models_router(client, config.served_model_name))
-    app.include_router(chat_router(Generator(client, tokenizer, config), config))
+    app.include_router(chat_router(client, Generator(client, tokenizer, config), config))
     return app

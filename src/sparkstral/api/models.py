@@ -9,6 +9,7 @@ from fastapi import APIRouter
 
 from sparkstral.api.errors import UnknownModelError
 from sparkstral.engine.client import EngineClient
+from sparkstral.serving.readiness import require_ready
 
 
 def require_served(model: str, served_name: str) -> None:
@@ -24,6 +25,7 @@ def models_router(client: EngineClient, served_name: str) -> APIRouter:
     created = int(time.time())
 
     def card() -> dict[str, Any]:
+        require_ready(client.status())
         return {
             "id": served_name,
             "object": "model",
@@ -32,6 +34,7 @@ def models_router(client: EngineClient, served_name: str) -> APIRouter:
             "max_model_len": client.info.max_model_len,
         }
 
+    @router.get("/", include_in_schema=False)
     @router.get("")
     async def list_models() -> dict[str, Any]:
         """The served model. `max_model_len` counts prompt and answer together; 503 until it is known."""

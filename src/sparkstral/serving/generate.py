@@ -21,9 +21,9 @@ from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
 from sparkstral.errors import NotReadyError, PromptTooLongError
 from sparkstral.serving.admission import Admission
+from sparkstral.serving.readiness import require_ready
 from sparkstral.types import (
     ChatRequest,
-    EnginePhase,
     Failed,
     Failure,
     FinishReason,
@@ -54,19 +54,9 @@ class Generator:
         self._config = config
         self._admission = Admission(config.max_queue)
 
-    def check_ready(self) -> None:
-        """Raises NotReadyError, with the phase and the reason, unless the engine takes requests."""
-        status = self._client.status()
-        if status.phase is EnginePhase.READY:
-            return
-        detail = f" {status.detail}" if status.detail else ""
-        if status.phase is EnginePhase.DEAD:
-            raise NotReadyError(f"The engine is dead.{detail} Restart the server.")
-        raise NotReadyError(f"The engine is {status.phase} ({status.progress:.0%}).{detail} Ask again soon.")
-
     async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         """Render and check. Raises RequestError (PromptTooLongError …), OverloadedError, NotReadyError."""
-        self.check_ready()
+        require_ready(self._client.status())
         with self._admission.slot():
             # In a thread: a long prompt takes seconds to encode, and other answers stream meanwhile.
             return await asyncio.to_thread(self._prepare, request, request_id)

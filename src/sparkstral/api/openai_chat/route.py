@@ -22,13 +22,15 @@ from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.api.sse import EventStream
 from sparkstral.chat.fold import Fold, FoldedMessage
 from sparkstral.config import ServerConfig
+from sparkstral.engine.client import EngineClient
 from sparkstral.serving.generate import Generator
+from sparkstral.serving.readiness import require_ready
 from sparkstral.types import Failed, OutputEvent
 
 MAX_TOLD_FIELDS = 20  # a header must stay short
 
 
-def chat_router(generator: Generator, config: ServerConfig) -> APIRouter:
+def chat_router(client: EngineClient, generator: Generator, config: ServerConfig) -> APIRouter:
     router = APIRouter(tags=["chat"])
 
     body_schema = {"$ref": openapi.component(ChatCompletionRequest)}
@@ -40,7 +42,7 @@ def chat_router(generator: Generator, config: ServerConfig) -> APIRouter:
         x-request-id; x-sparkstral-reasoning-effort, the setting that the model got; x-sparkstral-ignored,
         fields that changed nothing; x-sparkstral-repairs, what was changed in the message list."""
         body = await read_json(request, config.max_body_bytes)
-        generator.check_ready()
+        require_ready(client.status())
         wire = validate(ChatCompletionRequest, body)
         require_served(wire.model or config.served_model_name, config.served_model_name)
         chat_request = to_chat_request(wire)

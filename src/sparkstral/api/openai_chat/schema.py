@@ -18,6 +18,7 @@ from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Refused, Wire,
 MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
 MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short
 NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"  # OpenAI's rule for function names; mistral-common's is the same
+MAX_TOP_K = (1 << 31) - 1  # far above any vocabulary
 MAX_SEED = (1 << 63) - 1  # 64-bit signed, as OpenAI documents it
 
 
@@ -210,8 +211,8 @@ class ChatCompletionRequest(Wire):
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[FiniteFloat, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_p: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K)] | None = None
     min_p: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
     stop: Stop | None = None
