@@ -1,4 +1,5 @@
-"""Text to hide things in: prose, word salad, invented Latin, numbers, records, code, logs, one sentence over and over.
+"""Text to hide things in: prose, word salad, invented Latin, numbers, records, code, logs, one sentence over
+and over.
 
 Owns: endless paragraphs and their length in tokens, about. Must not hold anything that reads like a pass key.
 """
@@ -31,7 +32,8 @@ def _prose(rng: random.Random, split: Split) -> str:
     if form == 2:
         return f"In {worlds.city(rng, split)} the {noun} was {adjective}."
     if form == 3:
-        return f"Every {choose(rng, words.WEEKDAYS)} the {worlds.JOBS.pick(rng, split)} {verb} the {adjective} {noun}."
+        day, job = choose(rng, words.WEEKDAYS), worlds.JOBS.pick(rng, split)
+        return f"Every {day} the {job} {verb} the {adjective} {noun}."
     if form == 4:
         return f"There were {worlds.whole(rng)} {noun}s in the {adjective} {other}."
     if form == 5:
@@ -43,7 +45,9 @@ def _prose(rng: random.Random, split: Split) -> str:
     if form == 8:
         return f"It was {adjective}, and the {noun} of {worlds.person(rng, split)} {verb} nothing."
     if form == 9:
-        return f"When the {noun} was {adjective}, {worlds.person(rng, split)} went to {worlds.city(rng, split)}."
+        return (
+            f"When the {noun} was {adjective}, {worlds.person(rng, split)} went to {worlds.city(rng, split)}."
+        )
     if form == 10:
         return f"The {noun} is a {adjective} {other} made of {worlds.FOODS.pick(rng, split)}."
     return f'"Where is the {noun}?" asked {worlds.person(rng, split)}, but the {other} was gone.'
@@ -64,8 +68,8 @@ def _numbers(rng: random.Random, split: Split) -> str:
 
 def _record(rng: random.Random, split: Split) -> str:
     return (
-        f"id: {worlds.between(rng, 1, 99999)}, name: {worlds.full_name(rng, split)}, city: {worlds.city(rng, split)}, "
-        f"item: {worlds.word(rng, split)}, amount: {worlds.decimal(rng)}"
+        f"id: {worlds.between(rng, 1, 99999)}, name: {worlds.full_name(rng, split)}, "
+        f"city: {worlds.city(rng, split)}, item: {worlds.word(rng, split)}, amount: {worlds.decimal(rng)}"
     )
 
 
@@ -86,12 +90,14 @@ def _code(rng: random.Random, split: Split) -> str:
 
 def _log(rng: random.Random, split: Split) -> str:
     level = choose(rng, ("INFO", "WARNING", "ERROR", "DEBUG"))
-    return f"{worlds.date(rng, split)} {worlds.clock(rng)} {level} {worlds.word(rng, split)}: {worlds.phrase_of(rng, split, 2, 4)}"
+    when = f"{worlds.date(rng, split)} {worlds.clock(rng)}"
+    return f"{when} {level} {worlds.word(rng, split)}: {worlds.phrase_of(rng, split, 2, 4)}"
 
 
 # Maker, separator, characters per token of the demo vocabulary (measured 2026-12-02, held within some 5 %).
 _KINDS: tuple[tuple[Callable[[random.Random, Split], str], str, float], ...] = (
-    (_prose, " ", 3.0), (_prose, " ", 3.0), (_prose, " ", 3.0), (_salad, " ", 2.7), (_salad, ". ", 2.6), (_latin, " ", 2.2),
+    (_prose, " ", 3.0), (_prose, " ", 3.0), (_prose, " ", 3.0), (_salad, " ", 2.7), (_salad, ". ", 2.6),
+    (_latin, " ", 2.2),
     (_numbers, "\n", 1.0), (_record, "\n", 1.9), (_code, "\n", 2.3), (_log, "\n", 1.6),
 )  # fmt: skip
 _CLASSIC_CHARACTERS_PER_TOKEN = 3.0
