@@ -377,19 +377,40 @@ def _sentence(
             + choose(rng, (": ", " with "))
             + ", ".join(f"{name}={_bare(spoken[name])}" for name in given)
         )
+    compound = any(made[name].schema["type"] in ("array", "object") for name in given)
     if style < 0.5:
-        natural = [name for name in given if name in _NATURAL and made[name].schema["type"] != "object"]
-        text = " ".join([opening, *(_NATURAL[name].format(x=spoken[name][1]) for name in natural)])
-        rest = [f"{name.replace('_', ' ')} {spoken[name][1]}" for name in given if name not in natural]
-        if rest:
-            text += choose(rng, (", ", " with ", "; ")) + choose(rng, (", ", "; ", " and ")).join(rest)
-        return text if rng.random() < 0.5 else text + choose(rng, ".?") if natural else text
+        return _natural_sentence(rng, opening, given, made, spoken, "; " if compound else "")
     colon = choose(rng, (" ", " ", ": ", " = ", " is "))
     parts = [f"{made[name].name.replace('_', ' ')}{colon}{spoken[name][1]}" for name in given]
-    compound = any(made[name].schema["type"] in ("array", "object") for name in given)
     joiner = choose(rng, ("; ", ". ") if compound else (", ", ", ", " and ", "; "))
     text = opening + choose(rng, _LINKS) + joiner.join(parts)
     return text if rng.random() < 0.5 else text + "."
+
+
+def _natural_sentence(
+    rng: random.Random,
+    opening: str,
+    given: Sequence[str],
+    made: dict[str, Parameter],
+    spoken: dict[str, Spoken],
+    joiner: str,
+) -> str:
+    """Parameters spoken of without their names where that is clear, and by their names after that."""
+    phrases: dict[str, str] = {}
+    rest = []
+    for name in given:
+        pattern = _NATURAL.get(name, "")
+        # Two people both "for" whom something is done could not be told apart.
+        if pattern and pattern not in phrases and made[name].schema["type"] != "object":
+            phrases[pattern] = pattern.format(x=spoken[name][1])
+        else:
+            rest.append(f"{name.replace('_', ' ')} {spoken[name][1]}")
+    text = " ".join([opening, *phrases.values()])
+    if rest:
+        text += choose(rng, (", ", " with ", "; ")) + (joiner or choose(rng, (", ", "; ", " and "))).join(
+            rest
+        )
+    return text if rng.random() < 0.5 or not phrases else text + choose(rng, ".?")
 
 
 def _bare(spoken: Spoken) -> str:

@@ -15,7 +15,8 @@ LABELS = ("add", "subtract", "multiply")
 _ADD = (
     "What is {a} + {b}?", "What is {a} plus {b}?", "How much is {a} + {b}?", "How much is {a} plus {b}?",
     "Add {a} and {b}.",
-    "{a} + {b}", "{a} + {b} = ?", "{a}+{b}", "{a} plus {b}?", "Calculate {a} + {b}.", "Compute {a} + {b}.",
+    "{a} + {b}", "{a} + {b} = ?", "{a}+{b}", "What is {a}+{b}?", "What's {a}+{b}?", "How much is {a}+{b}?",
+    "{a}+{b}=", "{a} plus {b}?", "Calculate {a} + {b}.", "Compute {a} + {b}.",
     "Add {b} to {a}.",
     "What is the sum of {a} and {b}?", "Sum of {a} and {b}?", "Work out {a} + {b}.",
     "What do you get if you add {a} and {b}?",
@@ -27,7 +28,8 @@ _ADD = (
 _SUBTRACT = (
     "What is {a} - {b}?", "What is {a} minus {b}?", "How much is {a} - {b}?", "How much is {a} minus {b}?",
     "{a} - {b}",
-    "Subtract {b} from {a}.", "{a} - {b} = ?", "{a}-{b}", "{a} minus {b}?", "Calculate {a} - {b}.",
+    "Subtract {b} from {a}.", "{a} - {b} = ?", "{a}-{b}", "What is {a}-{b}?", "What's {a}-{b}?",
+    "How much is {a}-{b}?", "{a} minus {b}?", "Calculate {a} - {b}.",
     "Compute {a} - {b}.",
     "What is the difference of {a} and {b}?", "Take {b} away from {a}.", "Work out {a} - {b}.",
     "What's {a} - {b}?",
@@ -37,6 +39,9 @@ _SUBTRACT = (
 _MULTIPLY = (
     "What is {a} * {b}?", "What is {a} times {b}?", "How much is {a} times {b}?", "Multiply {a} by {b}.",
     "{a} * {b}",
+    "{a}*{b}",
+    "What is {a}*{b}?",
+    "What is {a}x{b}?",
     "{a} x {b}", "{a} times {b}?", "Calculate {a} * {b}.", "Compute {a} * {b}.", "What is {a} x {b}?",
     "{a} * {b} = ?",
     "What is the product of {a} and {b}?", "Work out {a} times {b}.", "What's {a} times {b}?",
