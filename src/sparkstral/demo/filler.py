@@ -12,12 +12,13 @@ from collections.abc import Callable
 from sparkstral.demo import words, worlds
 from sparkstral.demo.worlds import Split, choose
 
+# One sentence over and over, with its characters per token.
 _CLASSIC = (
-    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ",
-    "The quick brown fox jumps over the lazy dog. ",
-    "All work and no play makes Jack a dull boy. ",
-    "Nothing of interest is written here. ",
-    "This is filler text. It means nothing. ",
+    ("The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ", 2.8),
+    ("The quick brown fox jumps over the lazy dog. ", 2.8),
+    ("All work and no play makes Jack a dull boy. ", 3.4),
+    ("Nothing of interest is written here. ", 3.7),
+    ("This is filler text. It means nothing. ", 3.9),
 )
 
 
@@ -100,7 +101,6 @@ _KINDS: tuple[tuple[Callable[[random.Random, Split], str], str, float], ...] = (
     (_latin, " ", 2.2),
     (_numbers, "\n", 1.0), (_record, "\n", 1.9), (_code, "\n", 2.3), (_log, "\n", 1.6),
 )  # fmt: skip
-_CLASSIC_CHARACTERS_PER_TOKEN = 3.0
 
 
 def pieces(rng: random.Random, split: Split, approx_tokens: int) -> list[str]:
@@ -111,10 +111,10 @@ def pieces(rng: random.Random, split: Split, approx_tokens: int) -> list[str]:
     found: list[str] = []
     total = 0.0
     mixed = rng.random() < 0.25
-    classic = choose(rng, _CLASSIC) if rng.random() < 0.12 else ""
+    classic = ""
     make, separator, characters_per_token = choose(rng, _KINDS)
-    if classic:
-        characters_per_token = _CLASSIC_CHARACTERS_PER_TOKEN
+    if rng.random() < 0.12:
+        classic, characters_per_token = choose(rng, _CLASSIC)
     stretch = 0.0
     while total < approx_tokens:
         if mixed and not classic and total > stretch:
