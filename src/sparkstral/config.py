@@ -19,8 +19,12 @@ class EngineConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     max_model_len: int | None = None  # None: the model's own limit, or what the memory plan allows
     max_num_seqs: int = 32  # requests that run at once; the rest wait
-    max_num_batched_tokens: int = 2048  # tokens of one step: a chunk of a prompt that keeps inter-token time bounded
-    block_size_tokens: int = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
+    max_num_batched_tokens: int = (
+        2048  # tokens of one step: a chunk of a prompt that keeps inter-token time bounded
+    )
+    block_size_tokens: int = (
+        64  # small enough to waste little, large enough for few table entries at 262,144 tokens
+    )
     kv_memory_bytes: int | None = None  # None: what the plan finds
     seed: int = 0  # the base from which requests without a seed draw theirs
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use

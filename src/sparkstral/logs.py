@@ -35,7 +35,9 @@ def configure(style: Literal["text", "json"] = "text", level: str = "INFO") -> N
     if style == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S"))
+        handler.setFormatter(
+            logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+        )
     root = logging.getLogger("sparkstral")
     root.handlers[:] = [handler]
     root.setLevel(level)

@@ -1,0 +1,42 @@
+"""The HTTP application: its routes, its errors, and the engine's life inside its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from sparkstral.api import errors, openapi
+from sparkstral.api.health import health_router
+from sparkstral.api.models import models_router
+from sparkstral.api.openai_chat.route import chat_router
+from sparkstral.api.openai_chat.schema import ChatCompletionRequest
+from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.config import ServerConfig
+from sparkstral.engine.client import EngineClient
+from sparkstral.serving.generate import Generator
+
+
+def create_app(client: EngineClient, tokenizer: ChatTokenizer, config: ServerConfig) -> FastAPI:
+    """The application over `client`.
+
+    Its start begins to load the engine and does not wait for it; until the engine is ready, /health and the
+    endpoints answer 503 with the phase. Its shutdown stops the engine.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None, None]:
+        await client.start()
+        try:
+            yield
+        finally:
+            await client.stop()
+
+    app = FastAPI(title="sparkstral", lifespan=lifespan)
+    errors.install(app)
+    openapi.install(app, ChatCompletionRequest)
+    app.include_router(health_router(client))
+    app.include_router(models_router(client, config.served_model_name))
+    app.include_router(chat_router(client, Generator(client, tokenizer, config), config))
+    return app

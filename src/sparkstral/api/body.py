@@ -1,0 +1,137 @@
+"""From the bytes of a request to a checked wire object, or to an error that names the field.
+
+Owns the limits of a body (size, encoding, form) and the sentences about wrong fields. Knows pydantic, and no
+protocol's meaning.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from sparkstral.api.errors import BodyTooLargeError, UnsupportedMediaTypeError
+from sparkstral.api.wire import KEY_ERROR, Refused, Wire
+from sparkstral.errors import RequestError
+from sparkstral.units import format_bytes
+
+W = TypeVar("W", bound=Wire)
+
+UTF8_BOM = b"\xef\xbb\xbf"  # PowerShell writes one; RFC 8259 lets us skip it
+NEAR = 0.85  # difflib ratio: "temprature" and "maxTokens" are typos, "top_a" (another server's field) is not
+SHOWN_CHARS = 60
+
+
+async def read_json(request: Request, max_body_bytes: int) -> Any:
+    """The body as Python values.
+
+    A missing Content-Type is taken as JSON. NaN and Infinity pass here, so that the field which holds them
+    can be named later. Raises UnsupportedMediaTypeError, BodyTooLargeError, or RequestError for what is no
+    JSON text in UTF-8 or is nested deeper than 200 levels.
+    """
+    media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if media_type != "application/json" and not media_type.endswith("+json"):
+        raise UnsupportedMediaTypeError(
+            f"The body is declared as {media_type or 'nothing'}; send JSON with the header "
+            "Content-Type: application/json."
+        )
+    body = (await _read_limited(request, max_body_bytes)).removeprefix(UTF8_BOM)
+    try:
+        return from_json(body)
+    except ValueError as error:
+        raise RequestError(f"The body is not valid JSON in UTF-8: {error}.") from None
+
+
+async def _read_limited(request: Request, max_body_bytes: int) -> bytes:
+    """The whole body. One that is too large is read on for a while, so that its client hears the answer."""
+    chunks: list[bytes] = []
+    num_bytes = 0
+    async for chunk in request.stream():
+        num_bytes += len(chunk)
+        if num_bytes <= max_body_bytes:
+            chunks.append(chunk)
+        elif num_bytes > 4 * max_body_bytes:
+            break
+    if num_bytes > max_body_bytes:
+        raise BodyTooLargeError(
+            f"The body is larger than the {format_bytes(max_body_bytes)} that this server takes. Send less."
+        )
+    return b"".join(chunks)
+
+
+def validate(model: type[W], body: Any) -> W:
+    """`body` as the wire object, or RequestError naming the first wrong field.
+
+    A key that is not in the schema but nearly spells one that is, is an error; other unknown keys stay in the
+    object.
+    """
+    try:
+        wire = model.model_validate(body)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        raise _field_error(details) from None
+    for name in wire.model_extra or ():
+        near = _nearest(name, tuple(model.model_fields))
+        if near is not None:
+            raise RequestError(f"There is no field `{_shown(name)}`; do you mean `{near}`?", name)
+    for name, field in model.model_fields.items():
+        value = getattr(wire, name)
+        for mark in field.metadata:
+            if isinstance(mark, Refused) and value is not None and value not in mark.neutral:
+                raise RequestError(f"`{name}` is not supported: {mark.why}.", name)
+    return wire
+
+
+def _nearest(name: str, known: Sequence[str]) -> str | None:
+    def plain(word: str) -> str:
+        return word.replace("_", "").replace("-", "").lower()
+
+    plain_names = {plain(word): word for word in known}
+    found = difflib.get_close_matches(plain(name[:SHOWN_CHARS]), plain_names, 1, NEAR)
+    return plain_names[found[0]] if found else None
+
+
+def _field_error(details: Sequence[ErrorDetails]) -> RequestError:
+    first = details[0]
+    param = _param(first["loc"])
+    context = first.get("ctx", {})
+    match first["type"]:
+        case "missing":
+            message = f"`{param}` is required."
+        case kind if kind.startswith(KEY_ERROR) and isinstance(first["input"], dict):
+            key = kind.removeprefix(KEY_ERROR)
+            param = f"{param}.{key}"
+            message = f"`{param}` {first['msg']}; got {_shown(repr(first['input'].get(key)))}."
+        case kind if kind in ("model_type", "dict_type") or kind.startswith(KEY_ERROR):
+            message = f"`{param}` must be an object." if param else "The body must be a JSON object."
+        case "string_pattern_mismatch":
+            message = f"`{param}` must match {context['pattern']}; got {_shown(repr(first['input']))}."
+        case "sentence":
+            message = f"`{param}` {first['msg']}."
+        case _:
+            message = f"`{param}`: {first['msg'][:1].lower()}{first['msg'][1:]}"
+            if isinstance(first["input"], str | int | float):
+                message += f"; got {_shown(repr(first['input']))}"
+            message += "."
+    more = f" ({len(details) - 1} more after this one.)" if len(details) > 1 else ""
+    return RequestError(message + more, param or None)
+
+
+def _param(loc: Sequence[int | str]) -> str:
+    """A place in the body as a client would spell it, messages[1].role; names of branches are left out."""
+    path = ""
+    for step in loc:
+        if isinstance(step, int):
+            path += f"[{step}]"
+        elif not step.startswith("@"):
+            path += f".{step}" if path else step
+    return path
+
+
+def _shown(text: str) -> str:
+    """A text of the client's, short enough to be shown back to it."""
+    return text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "…"

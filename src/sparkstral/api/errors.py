@@ -1,0 +1,141 @@
+"""What goes wrong, as HTTP: the only place that knows status codes and OpenAI's error object.
+
+    {"error": {"message": …, "type": …, "param": …, "code": …}}
+
+| what | status | type | code |
+|---|---|---|---|
+| a field or a message list that cannot be served | 400 | invalid_request_error | invalid_value |
+| prompt longer than the context | 400 | invalid_request_error | context_length_exceeded |
+| a model that is not served; an unknown path | 404 | invalid_request_error | model_not_found; not_found |
+| wrong method | 405 | invalid_request_error | method_not_allowed |
+| body larger than max_body_bytes | 413 | invalid_request_error | body_too_large |
+| body that is not declared as JSON | 415 | invalid_request_error | unsupported_media_type |
+| too many requests in flight | 429 + Retry-After | rate_limit_error | overloaded |
+| engine not ready, or dead | 503 + Retry-After | service_unavailable | engine_not_ready; engine_dead |
+| one request's numbers went wrong; a defect of ours | 500 | server_error | numerics; internal_error |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from sparkstral.errors import (
+    NotReadyError,
+    OverloadedError,
+    PromptTooLongError,
+    RequestError,
+    SparkstralError,
+)
+from sparkstral.types import Failure
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 5  # loading takes minutes: often enough to notice, seldom enough to cost nothing
+
+
+class UnknownModelError(RequestError):
+    """The body names a model that this server does not serve."""
+
+
+class UnsupportedMediaTypeError(RequestError):
+    """The body is declared to be something other than JSON."""
+
+
+class BodyTooLargeError(RequestError):
+    """The body has more bytes than the server takes."""
+
+
+class FailedError(SparkstralError):
+    """The engine gave a request up before its answer was complete."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+_FAILURES: Mapping[str, tuple[int, str, str]] = {
+    "engine_dead": (503, "service_unavailable", "engine_dead"),
+    "overloaded": (429, "rate_limit_error", "overloaded"),
+    "invalid_request": (400, "invalid_request_error", "invalid_value"),
+    "grammar": (400, "invalid_request_error", "grammar"),
+    "numerics": (500, "server_error", "numerics"),
+    "internal": (500, "server_error", "internal_error"),
+}
+_REQUEST_ERRORS: tuple[tuple[type[RequestError], int, str], ...] = (  # the first that fits
+    (PromptTooLongError, 400, "context_length_exceeded"),
+    (UnknownModelError, 404, "model_not_found"),
+    (BodyTooLargeError, 413, "body_too_large"),
+    (UnsupportedMediaTypeError, 415, "unsupported_media_type"),
+    (RequestError, 400, "invalid_value"),
+)
+
+
+def error_object(message: str, type_: str, code: str, param: str | None = None) -> dict[str, Any]:
+    """OpenAI's error object; unlike elsewhere its absent parts are null, as OpenAI sends them."""
+    return {"error": {"message": message, "type": type_, "param": param, "code": code}}
+
+
+def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, body and headers of an error; anything that is not meant for the user is an internal error."""
+    match error:
+        case RequestError():
+            status, code = next((s, c) for kind, s, c in _REQUEST_ERRORS if isinstance(error, kind))
+            return status, error_object(str(error), "invalid_request_error", code, error.param), {}
+        case OverloadedError():
+            headers = {"Retry-After": str(error.retry_after_s)}
+            return 429, error_object(str(error), "rate_limit_error", "overloaded"), headers
+        case NotReadyError():
+            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            return 503, error_object(str(error), "service_unavailable", "engine_not_ready"), headers
+        case FailedError():
+            status, type_, code = _FAILURES[error.failure.code]
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+            return status, error_object(str(error), type_, code), headers
+        case _:
+            message = "The server met a defect of its own; its log has the details."
+            return 500, error_object(message, "server_error", "internal_error"), {}
+
+
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    status, body, headers = describe(error)
+    if body["error"]["code"] == "internal_error":
+        logger.error("Defect while serving %s %s", request.method, request.url.path, exc_info=error)
+    return JSONResponse(body, status, headers)
+
+
+async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
+    """Errors of the router itself: unknown path, wrong method."""
+    assert isinstance(error, HTTPException)  # registered for nothing else
+    path, method = request.url.path, request.method
+    if error.status_code == 404:
+        body = error_object(
+            f"There is nothing at {path}; /docs lists what is served.", "invalid_request_error", "not_found"
+        )
+    elif error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        body = error_object(
+            f"{path} takes {allowed}, not {method}.", "invalid_request_error", "method_not_allowed"
+        )
+    else:
+        body = error_object(str(error.detail), "invalid_request_error", "http_error")
+    return JSONResponse(body, error.status_code, error.headers)
+
+
+async def _on_disconnect(request: Request, error: Exception) -> Response:
+    """Nobody hears this answer; 499 is the usual mark for it."""
+    return Response(status_code=499)
+
+
+def install(app: FastAPI) -> None:
+    """Give the app OpenAI's error object for everything that can go wrong."""
+    app.add_exception_handler(SparkstralError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_exception)
+    app.add_exception_handler(ClientDisconnect, _on_disconnect)
+    app.add_exception_handler(Exception, _on_error)

@@ -1,0 +1,49 @@
+"""GET /v1/models and /v1/models/{model}: the one model, with the context length that it is served with."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter
+
+from sparkstral.api.errors import UnknownModelError
+from sparkstral.engine.client import EngineClient
+from sparkstral.serving.readiness import require_ready
+
+
+def require_served(model: str, served_name: str) -> None:
+    """Raises UnknownModelError, naming the served one, when `model` is another."""
+    if model != served_name:
+        raise UnknownModelError(
+            f"The model {model[:100]!r} is not served here; this server serves {served_name!r}.", "model"
+        )
+
+
+def models_router(client: EngineClient, served_name: str) -> APIRouter:
+    router = APIRouter(prefix="/v1/models", tags=["models"])
+    created = int(time.time())
+
+    def card() -> dict[str, Any]:
+        require_ready(client.status())
+        return {
+            "id": served_name,
+            "object": "model",
+            "created": created,
+            "owned_by": "mistralai",
+            "max_model_len": client.info.max_model_len,
+        }
+
+    @router.get("/", include_in_schema=False)
+    @router.get("")
+    async def list_models() -> dict[str, Any]:
+        """The served model. `max_model_len` counts prompt and answer together; 503 until it is known."""
+        return {"object": "list", "data": [card()]}
+
+    @router.get("/{model:path}")
+    async def get_model(model: str) -> dict[str, Any]:
+        """The served model by its name; 404 for any other."""
+        require_served(model, served_name)
+        return card()
+
+    return router

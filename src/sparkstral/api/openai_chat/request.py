@@ -1,0 +1,168 @@
+"""What a chat completions body means: wire object → ChatRequest.
+
+Owns the checks that need more than one field, and the mapping of the client's spellings. Repairs of message
+lists are chat's (history.py); here a message is only translated. Must not know tokens or status codes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from sparkstral.api.openai_chat.schema import (
+    AssistantMessage,
+    ChatCompletionRequest,
+    ContentPart,
+    MediaPart,
+    Message,
+    NamedToolChoice,
+    RefusalPart,
+    ResponseFormatField,
+    SchemaFormat,
+    ThinkingPart,
+    ToolMessage,
+)
+from sparkstral.errors import RequestError
+from sparkstral.types import (
+    ChatMessage,
+    ChatRequest,
+    Part,
+    ResponseFormat,
+    SamplingChoice,
+    TextPart,
+    ThinkPart,
+    Tool,
+    ToolCall,
+    ToolChoice,
+)
+
+# The model knows two settings; clients have seven words for them.
+EFFORTS: dict[str, Literal["none", "high"]] = {
+    "none": "none",
+    "minimal": "none",
+    "low": "none",
+    "medium": "high",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
+
+def to_chat_request(wire: ChatCompletionRequest) -> ChatRequest:
+    """Raises RequestError naming the field for what is well formed and yet cannot be meant."""
+    return ChatRequest(
+        messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(wire.messages)),
+        tools=_tools(wire),
+        tool_choice=_tool_choice(wire),
+        parallel_tool_calls=wire.parallel_tool_calls is not False,
+        reasoning_effort=EFFORTS[wire.reasoning_effort or "none"],
+        response_format=_response_format(wire.response_format),
+        sampling=_sampling(wire),
+    )
+
+
+def _message(message: Message, place: str) -> ChatMessage:
+    parts = _parts(message.content, f"{place}.content", is_assistant=isinstance(message, AssistantMessage))
+    match message:
+        case AssistantMessage():
+            reasoning = message.reasoning_content or message.reasoning
+            if reasoning and not any(isinstance(part, ThinkPart) for part in parts):
+                parts = (ThinkPart(reasoning), *parts)
+            calls = tuple(
+                ToolCall(call.id or "", call.function.name, _arguments(call.function.arguments))
+                for call in message.tool_calls or ()
+            )
+            return ChatMessage("assistant", parts, calls, prefix=bool(message.prefix))
+        case ToolMessage():
+            return ChatMessage("tool", parts, tool_call_id=message.tool_call_id, name=message.name)
+        case _:
+            return ChatMessage("user" if message.role == "user" else "system", parts)
+
+
+def _arguments(arguments: str | dict[str, object] | None) -> str:
+    if isinstance(arguments, dict):
+        return json.dumps(arguments, ensure_ascii=False)
+    return arguments or ""
+
+
+def _parts(content: str | list[ContentPart] | None, place: str, *, is_assistant: bool) -> tuple[Part, ...]:
+    if isinstance(content, str):
+        return (TextPart(content),) if content else ()
+    return tuple(_part(part, f"{place}[{i}]", is_assistant) for i, part in enumerate(content or ()))
+
+
+def _part(part: ContentPart, place: str, is_assistant: bool) -> Part:
+    match part:
+        case MediaPart():
+            raise RequestError(
+                f"`{place}` is a part of type {part.type}; this server reads text alone. Leave it out.", place
+            )
+        case ThinkingPart() | RefusalPart() if not is_assistant:
+            raise RequestError(
+                f"`{place}` is a part of type {part.type}, which only an assistant may have.", place
+            )
+        case ThinkingPart():
+            text = part.thinking if isinstance(part.thinking, str) else "".join(t.text for t in part.thinking)
+            return ThinkPart(text, closed=part.closed is not False)
+        case RefusalPart():
+            return TextPart(part.refusal)
+        case _:
+            return TextPart(part.text)
+
+
+def _tools(wire: ChatCompletionRequest) -> tuple[Tool, ...]:
+    seen: dict[str, int] = {}
+    for i, tool in enumerate(wire.tools or ()):
+        first = seen.setdefault(tool.function.name, i)
+        if first != i:
+            param = f"tools[{i}].function.name"
+            raise RequestError(f"`{param}` is {tool.function.name!r}, as is that of tools[{first}].", param)
+    return tuple(
+        Tool(
+            name=tool.function.name,
+            description=tool.function.description or "",
+            parameters=tool.function.parameters or {},
+            strict=bool(tool.function.strict),
+        )
+        for tool in wire.tools or ()
+    )
+
+
+def _tool_choice(wire: ChatCompletionRequest) -> ToolChoice:
+    """Whether the choice can be met by the tools offered is chat's to say."""
+    match wire.tool_choice:
+        case None:
+            return ToolChoice()
+        case NamedToolChoice(function=function):
+            return ToolChoice("named", function.name)
+        case "any":  # Mistral's word for required
+            return ToolChoice("required")
+        case mode:
+            return ToolChoice(mode)
+
+
+def _response_format(field: ResponseFormatField | None) -> ResponseFormat:
+    if field is None:
+        return ResponseFormat()
+    if isinstance(field, SchemaFormat):
+        return ResponseFormat("json_schema", field.json_schema.schema_)
+    return ResponseFormat(field.type)
+
+
+def _sampling(wire: ChatCompletionRequest) -> SamplingChoice:
+    limits = {n for n in (wire.max_tokens, wire.max_completion_tokens) if n is not None}
+    if len(limits) > 1:
+        raise RequestError(
+            f"`max_completion_tokens` is {wire.max_completion_tokens:,} and its old name `max_tokens` is "
+            f"{wire.max_tokens:,}; send one of them.",
+            "max_tokens",
+        )
+    return SamplingChoice(
+        max_tokens=limits.pop() if limits else None,
+        temperature=wire.temperature,
+        top_p=wire.top_p,
+        top_k=None if wire.top_k == -1 else wire.top_k,  # -1 is another spelling of "all"
+        min_p=wire.min_p,
+        seed=wire.seed,
+        stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
+    )

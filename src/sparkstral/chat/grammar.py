@@ -1,0 +1,114 @@
+"""What a request allows the model to write, as an llguidance grammar.
+
+Owns the choice between no constraint, a banned token and a grammar, and the grammar's text. Must not know how
+a grammar is run. The order of an answer is that of the chat format: thinking, then text and calls, or JSON.
+Control tokens are spelled <[id]>; text cannot hold one. mistral-common's own grammars are not used: they let
+a call name any tool, and know neither a prefilled [THINK] nor an effort without thinking.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from llguidance import LLMatcher
+
+from sparkstral.chat.tokenizer import Control
+from sparkstral.errors import RequestError
+from sparkstral.types import ChatRequest, GrammarSpec, Tool
+
+_ANY_OBJECT = {"type": "object"}
+_NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+# Up to 32 characters of white space in one place, enough for indented JSON: without a bound, a weak model can
+# write white space until max_tokens.
+_LAYOUT = {"whitespace_pattern": r"[ \n\r\t]{0,32}"}
+
+
+def banned_token_ids(request: ChatRequest) -> tuple[int, ...]:
+    """Tokens that must never be sampled: [TOOL_CALLS] when there is no tool that may be called."""
+    return () if _callable_tools(request) else (Control.TOOL_CALLS.value,)
+
+
+def grammar_for(request: ChatRequest, *, prefilled_think: bool = False) -> GrammarSpec | None:
+    """The grammar of a request that `render` accepted, or None when any text may be written.
+
+    `prefilled_think`: the prompt ends inside an open [THINK] (`Prompt.prefilled_think`). Raises
+    RequestError (param response_format, or tools[i].function.parameters of a strict tool) when a schema
+    cannot be enforced; to know, it compiles the grammar once: milliseconds, a second for a schema of 1 MB.
+    """
+    tools = _callable_tools(request)
+    wants_json = request.response_format.mode != "text"
+    if not tools and not wants_json:
+        return None
+    schemas = {f"tools[{i}].function.parameters": _arguments_schema(tool) for i, tool in tools.items()}
+    rules = [_start_rule(request, prefilled_think), "TEXT: /(.|\\n)+/"]
+    if tools:
+        rules += _call_rules(list(tools.values()), request.parallel_tool_calls)
+    if request.tool_choice.mode in ("required", "named"):
+        rules.append("answer: calls")
+    elif wants_json:
+        schemas["response_format"] = request.response_format.schema or _ANY_OBJECT
+        rules += [f"answer: json{' | calls' if tools else ''}", f"json: {_json(schemas['response_format'])}"]
+    else:
+        rules.append("answer: TEXT? calls?")
+    lark = "\n".join(rules)
+    if error := LLMatcher.validate_grammar(lark, None):
+        raise _refusal(schemas, error)
+    return GrammarSpec(lark)
+
+
+def _callable_tools(request: ChatRequest) -> dict[int, Tool]:
+    """The tools that may be called, by their index in the request."""
+    choice = request.tool_choice
+    if choice.mode == "none":
+        return {}
+    return {
+        i: tool for i, tool in enumerate(request.tools) if choice.mode != "named" or tool.name == choice.name
+    }
+
+
+def _start_rule(request: ChatRequest, prefilled_think: bool) -> str:
+    begin, end = _control(Control.BEGIN_THINK), _control(Control.END_THINK)
+    if prefilled_think:
+        return f"start: TEXT? {end} answer"
+    if request.reasoning_effort == "none":
+        return "start: answer"
+    return f"start: ({begin} TEXT? {end})? answer"
+
+
+def _call_rules(tools: list[Tool], is_parallel: bool) -> list[str]:
+    """One alternative for each schema: the tools that are not strict share that of any object."""
+    names: dict[str, list[str]] = {}
+    for tool in tools:
+        names.setdefault(_json(_arguments_schema(tool)), []).append(f'"{tool.name}"')
+    begin, arguments = _control(Control.TOOL_CALLS), _control(Control.ARGS)
+    call = " | ".join(
+        f"{begin} ({' | '.join(named)}) {arguments} {schema}" for schema, named in names.items()
+    )
+    return [f"calls: call{'+' if is_parallel else ''}", f"call: {call}"]
+
+
+def _arguments_schema(tool: Tool) -> Mapping[str, Any]:
+    if not tool.strict:
+        return _ANY_OBJECT
+    return {**_ANY_OBJECT, **tool.parameters} if tool.parameters else _NO_ARGUMENTS
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return f"%json {json.dumps({**schema, 'x-guidance': _LAYOUT})}"
+
+
+def _control(control: Control) -> str:
+    return f"<[{control.value}]>"
+
+
+def _refusal(schemas: Mapping[str, Mapping[str, Any]], error: str) -> RequestError:
+    """Names the schema that is to blame, or the last one when only all together are too large."""
+    *_, param = schemas
+    for name, schema in schemas.items():
+        if alone := LLMatcher.validate_grammar(f"start: {_json(schema)}", None):
+            param, error = name, alone
+            break
+    reason = error.split("JSON schema: ")[-1].split("\n   1 |")[0]
+    return RequestError(f"{param}: this schema cannot be enforced: {reason}", param)

@@ -1,0 +1,60 @@
+"""Stop strings: the client's texts at which the answer ends, wherever the tokens are cut.
+
+Owns finding them in the answer's text. Reasoning and tool calls are not searched: a stop string is about the
+answer. Must not know tokens: it stands behind the output parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sparkstral.types import Failed, Finished, OutputEvent, TextDelta
+
+
+class StopStrings:
+    """A filter over events. When `matched` is set the caller aborts the request; the rest is swallowed.
+
+    Of several stop strings the one that is complete first counts (the longest, if two end together): only
+    this reading is the same for every split of the text.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        self._stop = tuple(s for s in stop if s)
+        self._held = ""  # the end of the text so far, which may be the beginning of a stop string
+        self.matched: str | None = None
+
+    def feed(self, events: Iterable[OutputEvent]) -> list[OutputEvent]:
+        """The events that the client may see now."""
+        out: list[OutputEvent] = []
+        for event in events:
+            if self.matched is not None:
+                if isinstance(event, Finished):
+                    out.append(Finished("stop", event.usage))
+                elif isinstance(event, Failed):
+                    out.append(event)
+            elif isinstance(event, TextDelta):
+                text = self._search(event.text)
+                if text:
+                    out.append(TextDelta(text))
+            else:
+                if self._held:
+                    out.append(TextDelta(self._held))
+                    self._held = ""
+                out.append(event)
+        return out
+
+    def _search(self, delta: str) -> str:
+        text = self._held + delta
+        found = [(text.index(s) + len(s), -len(s), s) for s in self._stop if s in text]
+        if found:
+            end, _, self.matched = min(found)
+            self._held = ""
+            return text[: end - len(self.matched)]
+        keep = max((_overlap(text, s) for s in self._stop), default=0)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _overlap(text: str, stop: str) -> int:
+    """The length of the longest end of `text` with which `stop` begins, `stop` itself excluded."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)

@@ -1,0 +1,135 @@
+"""The tokenizer of the model: tekken.json, read by mistral-common.
+
+Owns loading and checking the file, and the ids of the control tokens. Must not know messages.
+Source: mistral-common's Tekkenizer; the control ids are those of the released v15 file.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import IntEnum
+from pathlib import Path
+from typing import Any, cast
+
+from mistral_common.tokens.tokenizers.base import TokenizerVersion
+from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+from sparkstral.errors import CheckpointError
+
+_FILE_NAME = "tekken.json"
+
+
+class Control(IntEnum):
+    """Ids of the control tokens that this program itself handles; checked against the file at load."""
+
+    EOS = 2
+    TOOL_CALLS = 9
+    ARGS = 32
+    BEGIN_THINK = 34
+    END_THINK = 35
+
+
+_SPELLINGS = {
+    Control.EOS: "</s>",
+    Control.TOOL_CALLS: "[TOOL_CALLS]",
+    Control.ARGS: "[ARGS]",
+    Control.BEGIN_THINK: "[THINK]",
+    Control.END_THINK: "[/THINK]",
+}
+
+
+class ChatTokenizer:
+    """Text to ids and ids to bytes. `mistral` is mistral-common's whole tokenizer, for rendering alone."""
+
+    def __init__(self, mistral: MistralTokenizer[Any, Any, Any, Any, Any]) -> None:
+        self.mistral = mistral
+        self._tekken = cast(Tekkenizer, mistral.instruct_tokenizer.tokenizer)
+        self.num_control_tokens: int = self._tekken.num_special_tokens
+        self.vocab_size: int = self._tekken.n_words
+
+    @classmethod
+    def load(cls, path: Path) -> ChatTokenizer:
+        """Reads `path`, a tekken.json or the folder that holds one.
+
+        Raises CheckpointError when it is missing, damaged, of another version than v15, or lacks what
+        the chat format needs.
+        """
+        file = path / _FILE_NAME if path.is_dir() else path
+        _check_version(file)
+        try:
+            mistral = MistralTokenizer.from_file(file)
+        except Exception as error:  # the file's content decides which; all mean the same to the user
+            raise CheckpointError(
+                f"{file} cannot be read as a tokenizer: {type(error).__name__}: {error}. "
+                f"Download {_FILE_NAME} again from the model's repository."
+            ) from error
+        tokenizer = cls(mistral)
+        tokenizer._check_controls(file)
+        return tokenizer
+
+    def _check_controls(self, file: Path) -> None:
+        if self._tekken.model_settings_builder is None:
+            raise CheckpointError(
+                f"{file} has no model_settings_builder, so reasoning_effort cannot be told to the model. "
+                f"Take {_FILE_NAME} from the repository of Mistral Small 4."
+            )
+        for control, spelling in _SPELLINGS.items():
+            found = self._tekken.get_special_token(spelling) if self._tekken.is_special(spelling) else None
+            if found != control:
+                raise CheckpointError(
+                    f"{file}: expected {spelling} to be token {control.value}, got {found}. "
+                    f"Take {_FILE_NAME} from the repository of Mistral Small 4."
+                )
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of plain text: no control token, whatever the text spells."""
+        return self._tekken.encode(text, bos=False, eos=False)
+
+    def count(self, text: str) -> int:
+        """How many tokens `text` has, without any control token."""
+        return len(self.encode(text))
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of a text token; b"" for a control token."""
+        return self._tekken.id_to_byte_piece(token_id)
+
+    def is_control(self, token_id: int) -> bool:
+        return token_id < self.num_control_tokens
+
+    def control_id(self, spelling: str) -> int:
+        """The id of a control token by its name, such as "[INST]". Raises KeyError for an unknown one."""
+        if not self._tekken.is_special(spelling):
+            raise KeyError(spelling)
+        return self._tekken.get_special_token(spelling)
+
+    def piece(self, token_id: int) -> str:
+        """For people: a control token's name, or a text token's characters, U+FFFD for half ones."""
+        return self._tekken.id_to_piece(token_id)
+
+
+def _check_version(file: Path) -> None:
+    """Tells a missing, broken, old or newer file apart before mistral-common meets it."""
+    try:
+        config = json.loads(file.read_bytes())["config"]
+    except FileNotFoundError:
+        raise CheckpointError(
+            f"{file} is missing. The tokenizer is part of the checkpoint: copy {_FILE_NAME} from the model's "
+            f"repository beside its weights."
+        ) from None
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        raise CheckpointError(
+            f"{file} is not a tekken tokenizer file: {error}. Download it again from the model's repository."
+        ) from error
+    version = config.get("version")
+    if version == TokenizerVersion.v15.value:
+        return
+    if version in TokenizerVersion.__members__:
+        raise CheckpointError(
+            f"{file} is of version {version}; the chat format of Mistral Small 4 needs v15. "
+            f"Take {_FILE_NAME} from the repository of Mistral Small 4."
+        )
+    raise CheckpointError(
+        f"{file} is of version {version}, which is unknown here; v15 is known. "
+        f"Take {_FILE_NAME} from the repository of Mistral Small 4, or update: pip install -U mistral-common."
+    )

@@ -1,0 +1,1 @@
+"""One request, from the text world through the token world and back."""

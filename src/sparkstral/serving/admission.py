@@ -1,0 +1,33 @@
+"""How many requests may be in flight: a bounded number, so that waiting stays short and memory bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sparkstral.errors import OverloadedError
+
+RETRY_AFTER_S = 10  # about the length of one answer: a slot is likely to be free by then
+
+
+class Admission:
+    """Counts requests from the door to their last event, waiting ones included. For one event loop."""
+
+    def __init__(self, max_in_flight: int) -> None:
+        self.max_in_flight = max_in_flight
+        self.num_in_flight = 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """A place for one request while the block runs. Raises OverloadedError when all are taken."""
+        if self.num_in_flight >= self.max_in_flight:
+            raise OverloadedError(
+                f"{self.num_in_flight:,} requests are in flight, which is all that this server takes. "
+                f"Ask again in {RETRY_AFTER_S} s, or send fewer at once.",
+                RETRY_AFTER_S,
+            )
+        self.num_in_flight += 1
+        try:
+            yield
+        finally:
+            self.num_in_flight -= 1

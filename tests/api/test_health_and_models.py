@@ -1,0 +1,110 @@
+"""What the server says of itself, and how it answers while the engine cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from tests.api.conftest import MODEL, Doors
+
+from sparkstral.api.openai_chat.schema import ChatCompletionRequest
+from sparkstral.config import ServerConfig
+from sparkstral.types import EnginePhase, EngineStatus
+
+BODY = {"messages": [{"role": "user", "content": "Say hello."}]}
+
+
+def test_the_model_and_its_true_length(doors: Doors) -> None:
+    engine = doors.engine("Hi", "</s>")
+    engine.max_model_len = 12_345
+    sdk = doors.sdk(engine)
+    (model,) = sdk.models.list()
+    assert model.id == MODEL
+    assert model.max_model_len == 12_345  # type: ignore[attr-defined]
+    assert sdk.models.retrieve(MODEL) == model
+    with pytest.raises(openai.NotFoundError, match=MODEL):
+        sdk.models.retrieve("other/model")
+
+
+def test_the_engine_lives_as_long_as_the_application(doors: Doors) -> None:
+    engine = doors.engine("Hi", "</s>")
+    url = doors.url(engine)
+    assert httpx.get(f"{url}/health").status_code == 200
+    assert (engine.num_started, engine.num_stopped) == (1, 0)
+    doors.close()
+    assert (engine.num_started, engine.num_stopped) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (
+            EngineStatus(EnginePhase.LOADING, 0.42, "12.0 of 28.6 MiB."),
+            ["loading", "42%", "12.0 of 28.6 MiB"],
+        ),
+        (EngineStatus(EnginePhase.DRAINING), ["draining"]),
+        (
+            EngineStatus(EnginePhase.DEAD, detail="The engine process was killed."),
+            ["dead", "was killed", "Restart"],
+        ),
+    ],
+)
+def test_until_the_engine_is_ready_everything_says_why(
+    doors: Doors, status: EngineStatus, words: list[str]
+) -> None:
+    engine = doors.engine("Hi", "</s>")
+    engine.now = status
+    url = doors.url(engine)
+    assert httpx.get(f"{url}/livez").status_code == 200
+    for path in ("/health", "/readyz"):
+        health = httpx.get(url + path)
+        assert health.status_code == 503
+        expected = {"status": "unavailable", "phase": status.phase.value, "progress": status.progress}
+        assert expected.items() <= health.json().items()
+        assert health.json()["detail"] == status.detail
+    for stream in (False, True):
+        answer = httpx.post(f"{url}/v1/chat/completions", json={**BODY, "stream": stream})
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) > 0
+        assert answer.json()["error"]["code"] == "engine_not_ready"
+        assert all(word in answer.json()["error"]["message"] for word in words)
+    assert httpx.get(f"{url}/v1/models").status_code == 503
+    engine.now = EngineStatus(EnginePhase.READY, 1.0)
+    assert httpx.get(f"{url}/health").json()["status"] == "ok"
+    assert httpx.post(f"{url}/v1/chat/completions", json=BODY).status_code == 200
+
+
+def test_a_full_server_says_when_to_come_back(doors: Doors) -> None:
+    engine = doors.engine("Hi", "</s>")
+    engine.hang_after = 1
+    url = doors.url(engine, ServerConfig(max_queue=1))
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json={**BODY, "stream": True}) as first:
+        events = first.iter_text()
+        next(events)
+        for stream in (False, True):
+            answer = httpx.post(f"{url}/v1/chat/completions", json={**BODY, "stream": stream})
+            assert answer.status_code == 429
+            assert int(answer.headers["retry-after"]) > 0
+            assert answer.json()["error"]["code"] == "overloaded"
+    assert engine.has_aborted.wait(5)
+    engine.hang_after = None
+    assert httpx.post(f"{url}/v1/chat/completions", json=BODY).status_code == 200
+
+
+def test_the_documentation_lists_the_fields(doors: Doors) -> None:
+    document = httpx.get(f"{doors.url(doors.engine('Hi'))}/openapi.json").json()
+    assert set(document["paths"]) == {
+        "/health", "/readyz", "/livez", "/v1/models", "/v1/models/{model}", "/v1/chat/completions",
+    }  # fmt: skip
+    fields = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
+    assert {"messages", "tools", "max_tokens"} <= set(fields)
+    assert "not supported" in fields["logprobs"]["description"].lower()
+    assert "ignored" in fields["user"]["description"].lower()
+
+
+def test_the_written_documentation_names_every_field() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
+    missing = [name for name in ChatCompletionRequest.model_fields if f"`{name}`" not in text]
+    assert missing == []

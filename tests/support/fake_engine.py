@@ -1,0 +1,106 @@
+"""An engine without a model: it plays a script of token ids, as the real one plays what it samples."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+
+from tests.support.chat_cases import MARKERS
+
+from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.errors import NotReadyError
+from sparkstral.types import (
+    EngineInfo,
+    EnginePhase,
+    EngineStats,
+    EngineStatus,
+    Failure,
+    FinishReason,
+    GenerationRequest,
+    TokenOutput,
+)
+
+
+def written(tokenizer: ChatTokenizer, *pieces: str) -> list[int]:
+    """The ids of an answer given in pieces: a piece that equals a marker is that control token."""
+    ids: list[int] = []
+    for piece in pieces:
+        ids += [MARKERS[piece]] if piece in MARKERS else tokenizer.encode(piece)
+    return ids
+
+
+@dataclass
+class FakeEngine:
+    """`script` gives the token ids of a request's answer; one of its `stop_token_ids` ends it.
+
+    `fail_after` breaks each answer after so many tokens; with `hang_after` it never goes on after so many.
+    """
+
+    script: Callable[[GenerationRequest], Sequence[int]]
+    max_model_len: int = 4096
+    now: EngineStatus = field(default_factory=lambda: EngineStatus(EnginePhase.READY, 1.0))
+    num_cached_tokens: int = 0
+    fail_after: tuple[int, Failure] | None = None
+    hang_after: int | None = None
+    requests: list[GenerationRequest] = field(default_factory=list)
+    num_started: int = 0
+    num_stopped: int = 0
+    has_aborted: threading.Event = field(default_factory=threading.Event)
+
+    async def start(self) -> None:
+        self.num_started += 1
+
+    async def wait_until_ready(self) -> EngineInfo:
+        return self.info
+
+    async def stop(self) -> None:
+        self.num_stopped += 1
+
+    def status(self) -> EngineStatus:
+        return self.now
+
+    @property
+    def info(self) -> EngineInfo:
+        if self.now.phase is not EnginePhase.READY:
+            raise NotReadyError(f"The engine is {self.now.phase}.")
+        return EngineInfo("fake", self.max_model_len, 131_072, 64, 1024, "none", "none")
+
+    def stats(self) -> EngineStats:
+        return EngineStats(0, 0, 0, 0, 0)
+
+    async def abort(self, request_id: str) -> None:
+        self.has_aborted.set()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
+        if self.now.phase is not EnginePhase.READY:
+            raise NotReadyError(f"The engine is {self.now.phase}.")
+        self.requests.append(request)
+        token_ids = list(self.script(request))[: request.sampling.max_tokens]
+        is_over = False
+        try:
+            for number, token_id in enumerate(token_ids):
+                await asyncio.sleep(0)
+                if number == self.hang_after:
+                    await asyncio.Event().wait()
+                failure = self.fail_after[1] if self.fail_after and number == self.fail_after[0] else None
+                reason = None
+                if token_id in request.sampling.stop_token_ids:
+                    reason = FinishReason.STOP
+                elif number + 1 == len(token_ids):
+                    reason = FinishReason.LENGTH
+                is_over = failure is not None or reason is not None
+                yield TokenOutput(
+                    request.request_id,
+                    () if failure else (token_id,),
+                    None if failure else reason,
+                    failure,
+                    len(request.prompt_token_ids),
+                    self.num_cached_tokens,
+                )
+                if is_over:
+                    return
+        finally:
+            if not is_over:
+                self.has_aborted.set()

@@ -1,0 +1,172 @@
+"""A request through serving: exactly one last event whatever happens, and an abort when its reader leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from tests.support.fake_engine import FakeEngine, written
+from tests.support.tekken import v15_tokenizer
+
+from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.config import ServerConfig
+from sparkstral.errors import NotReadyError, OverloadedError, RequestError
+from sparkstral.serving.generate import Generator
+from sparkstral.types import (
+    ChatMessage,
+    ChatRequest,
+    EnginePhase,
+    EngineStatus,
+    Failed,
+    Failure,
+    Finished,
+    FinishReason,
+    GenerationRequest,
+    OutputEvent,
+    SamplingChoice,
+    TextDelta,
+    TextPart,
+    TokenOutput,
+)
+
+Stream = AsyncGenerator[TokenOutput, None]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> ChatTokenizer:
+    return v15_tokenizer()
+
+
+def ask(stop: tuple[str, ...] = ()) -> ChatRequest:
+    return ChatRequest((ChatMessage("user", (TextPart("Count."),)),), sampling=SamplingChoice(stop=stop))
+
+
+def events_of(engine: FakeEngine, tokenizer: ChatTokenizer, request: ChatRequest) -> list[OutputEvent]:
+    async def collect() -> list[OutputEvent]:
+        generator = Generator(engine, tokenizer, ServerConfig())
+        prepared = await generator.prepare(request, "one")
+        return [event async for event in generator.run(prepared)]
+
+    return asyncio.run(collect())
+
+
+class BadEngine(FakeEngine):
+    """Plays a stream that the real engine should never make."""
+
+    def __init__(self, play: Callable[[GenerationRequest], Stream]) -> None:
+        super().__init__(lambda request: [2])
+        self._play = play
+
+    def generate(self, request: GenerationRequest) -> Stream:
+        return self._play(request)
+
+
+async def ends_without_a_word(request: GenerationRequest) -> Stream:
+    yield TokenOutput(request.request_id, (1065,))
+
+
+async def is_aborted_by_another(request: GenerationRequest) -> Stream:
+    yield TokenOutput(request.request_id, (1065,), FinishReason.ABORTED)
+
+
+async def breaks(request: GenerationRequest) -> Stream:
+    yield TokenOutput(request.request_id, (1065,))
+    raise ZeroDivisionError
+
+
+async def says_an_unknown_token(request: GenerationRequest) -> Stream:
+    yield TokenOutput(request.request_id, (1065, 9_999_999))
+
+
+@pytest.mark.parametrize(
+    ("play", "code"),
+    [
+        (ends_without_a_word, "engine_dead"),
+        (is_aborted_by_another, "engine_dead"),
+        (breaks, "internal"),
+        (says_an_unknown_token, "internal"),
+    ],
+)
+def test_whatever_the_engine_does_there_is_one_last_event(
+    tokenizer: ChatTokenizer, play: Callable[[GenerationRequest], Stream], code: str
+) -> None:
+    *others, last = events_of(BadEngine(play), tokenizer, ask())
+    assert isinstance(last, Failed)
+    assert last.failure.code == code
+    assert all(isinstance(event, TextDelta) for event in others)
+
+
+def test_a_failure_is_handed_on_after_the_words_before_it(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one two three", "</s>"))
+    engine.fail_after = (2, Failure("numerics", "Not a number."))
+    *others, last = events_of(engine, tokenizer, ask())
+    assert last == Failed(Failure("numerics", "Not a number."))
+    assert "".join(event.text for event in others if isinstance(event, TextDelta)) == "one two"
+
+
+def test_a_stop_string_ends_the_request_in_the_engine(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one two three four", "</s>"))
+    *others, last = events_of(engine, tokenizer, ask(stop=("wo th",)))
+    assert "".join(event.text for event in others if isinstance(event, TextDelta)) == "one t"
+    assert isinstance(last, Finished)
+    assert last.reason == "stop"
+    assert last.usage.num_completion_tokens == 3
+    assert engine.has_aborted.is_set()
+
+
+def test_leaving_early_aborts_and_gives_the_slot_back(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one two three", "</s>"))
+
+    async def leave() -> None:
+        generator = Generator(engine, tokenizer, ServerConfig(max_queue=1))
+        prepared = await generator.prepare(ask(), "one")
+        async with aclosing(generator.run(prepared)) as events:
+            await anext(events)
+            with pytest.raises(OverloadedError):
+                await generator.prepare(ask(), "two")
+            with pytest.raises(OverloadedError):
+                await anext(generator.run(prepared))
+        assert engine.has_aborted.is_set()
+        assert [event async for event in generator.run(prepared)]
+
+    asyncio.run(leave())
+
+
+def test_a_cancelled_reader_aborts(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one two three", "</s>"))
+    engine.hang_after = 1
+
+    async def cancel() -> None:
+        generator = Generator(engine, tokenizer, ServerConfig())
+        events = generator.run(await generator.prepare(ask(), "one"))
+        await anext(events)
+        reading: asyncio.Future[Any] = asyncio.ensure_future(anext(events))
+        await asyncio.sleep(0.01)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert engine.has_aborted.is_set()
+
+    asyncio.run(cancel())
+
+
+def test_what_cannot_begin_raises_and_has_no_events(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: [2])
+    with pytest.raises(RequestError):
+        events_of(engine, tokenizer, ChatRequest(messages=()))
+    engine.now = EngineStatus(EnginePhase.DEAD, detail="Killed.")
+    with pytest.raises(NotReadyError, match="Killed"):
+        events_of(engine, tokenizer, ask())
+
+    async def dies_between() -> None:
+        engine.now = EngineStatus(EnginePhase.READY)
+        generator = Generator(engine, tokenizer, ServerConfig())
+        prepared = await generator.prepare(ask(), "one")
+        engine.now = EngineStatus(EnginePhase.DEAD)
+        with pytest.raises(NotReadyError):
+            await anext(generator.run(prepared))
+
+    asyncio.run(dies_between())
