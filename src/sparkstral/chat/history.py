@@ -280,8 +280,9 @@ def continue_last_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
 
 
 def add_user_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Tools and settings are told with the first user turn, so there must be one, if only an empty one."""
-    if any(message.role == "user" for message in messages):
+    """Tools and settings are told with the first user turn: one must come before any call, if need be empty."""
+    first = next((m for m in messages if m.role == "user" or m.tool_calls), None)
+    if first is not None and first.role == "user":
         return messages
     start = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     return [*messages[:start], ChatMessage("user"), *messages[start:]]

@@ -149,6 +149,11 @@ def test_a_good_list_is_left_alone() -> None:
             ["user: Hi", "assistant: Ho", "user: Go on"],
         ),
         ("add_user_turn", [say("system", "Greet.")], ["system: Greet.", "user: "]),
+        (
+            "add_user_turn",
+            [call("aaaaaaaa1"), result("aaaaaaaa1", "1"), say("user", "So?")],
+            ["user: ", "assistant:  +look", "tool: 1", "user: So?"],
+        ),
     ],
 )
 def test_repair(repair: str, messages: list[ChatMessage], expected: list[str]) -> None:
@@ -218,4 +223,4 @@ def test_refusals_name_the_place(messages: list[ChatMessage], param: str) -> Non
 @pytest.mark.timeout(30)
 def test_every_repair_takes_linear_time() -> None:
     messages = [m for _ in range(10_000) for m in (call("0"), result("0", "a"), result("1", "b"))]
-    assert len(repair_history(messages).messages) == 30_000
+    assert len(repair_history(messages).messages) == 30_001
