@@ -9,6 +9,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.tekken import v15_tokenizer
 
 from sparkstral.chat.fold import Fold, FoldedMessage
 from sparkstral.chat.output_parser import OutputParser
@@ -22,7 +23,6 @@ from sparkstral.types import (
     ToolCallBegin,
     ToolCallEnd,
 )
-from tests.support.tekken import v15_tokenizer
 
 EOS, TOOL_CALLS, ARGS, THINK, END_THINK = 2, 9, 32, 34, 35
 SPACE = " \t\r\n"
@@ -53,7 +53,9 @@ def outputs(draw: st.DrawFn) -> list[int]:
     tokens: list[int] = []
 
     def write(text: str) -> None:
+        """The text, now and then with the first byte of a character at its end."""
         tokens.extend(draw(text_tokens(text)))
+        tokens.extend(draw(st.sampled_from([[], [], [], [1000 + 0xE2]])))
 
     for kind in draw(st.lists(st.sampled_from(["text", "think", "call", "cut call", "marker"]), max_size=6)):
         if kind == "text":

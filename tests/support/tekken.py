@@ -1,6 +1,6 @@
 """A tekken.json of version v15 with the full vocabulary, built from the one that mistral-common ships.
 
-The released vocabularies are the same bytes; only the names of unused control tokens differ from the real file.
+The released vocabularies are the same bytes; only names of unused control tokens differ from the real file.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def grammar_for(request: ChatRequest, *, prefilled_think: bool = False) -> Gramm
 
     `prefilled_think`: the prompt ends inside an open [THINK] (`Prompt.prefilled_think`). Raises
     RequestError (param response_format, or tools[i].function.parameters of a strict tool) when a schema
-    cannot be enforced; to know, it compiles the grammar once: milliseconds, a second for schemas of a megabyte.
+    cannot be enforced; to know, it compiles the grammar once: milliseconds, a second for a schema of 1 MB.
     """
     tools = _callable_tools(request)
     wants_json = request.response_format.mode != "text"

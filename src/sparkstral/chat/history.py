@@ -114,7 +114,7 @@ def _says(part: Part) -> bool:
 
 
 def system_after_answer_to_user(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """A system message once the assistant has spoken is told by the user: no system block may follow there."""
+    """A system message once the assistant has spoken is told by the user: no system block may stand there."""
     answered = False
     out = []
     for message in messages:
@@ -126,7 +126,7 @@ def system_after_answer_to_user(messages: list[ChatMessage]) -> list[ChatMessage
 def merge_turns(messages: list[ChatMessage]) -> list[ChatMessage]:
     """Turns of one speaker in a row become one, their texts joined by an empty line.
 
-    Not when the first has calls and the second a text: calls come last in a turn, so their order would be lost.
+    Not when the first has calls and the second a text: calls come last in a turn, so the order would be lost.
     """
     turns: list[list[ChatMessage]] = []
     for message in messages:
@@ -193,9 +193,9 @@ def plain_call_names(messages: list[ChatMessage]) -> list[ChatMessage]:
 def native_tool_ids(messages: list[ChatMessage], tool_ids: ToolIdMap) -> list[ChatMessage]:
     """Gives every call an id of its own and every result the id of its call, or None when it has none.
 
-    An id may come again later in the talk, or twice in a turn: a result answers the first open call of its id in
-    the newest turn that has the id; when all are answered it belongs to the last of them. A result without an id
-    answers the next open call of the newest turn.
+    An id may come again later in the talk, or twice in a turn: a result answers the first open call of its id
+    in the newest turn that has the id; when all are answered it belongs to the last of them. A result without
+    an id answers the next open call of the newest turn.
     """
     out = []
     open_calls: dict[str | None, deque[str]] = {}  # client's id → native ids of the newest turn that has it
@@ -280,8 +280,9 @@ def continue_last_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
 
 
 def add_user_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Tools and settings are told with the first user turn, so there must be one, if only an empty one."""
-    if any(message.role == "user" for message in messages):
+    """Tools and settings are told with the first user turn: one must come before any call, if need be empty."""
+    first = next((m for m in messages if m.role == "user" or m.tool_calls), None)
+    if first is not None and first.role == "user":
         return messages
     start = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     return [*messages[:start], ChatMessage("user"), *messages[start:]]

@@ -46,7 +46,7 @@ class _Section(Enum):
 
 
 class OutputParser:
-    """Parses one sequence. Feed every token once, then finish once; events come as early as they are certain."""
+    """Parses one sequence. Feed every token once, then finish once; events come as soon as certain."""
 
     def __init__(
         self,
@@ -185,10 +185,10 @@ class OutputParser:
 
 
 class _ObjectScanner:
-    """Finds where a JSON object ends, without parsing it. What does not begin as an object never ends by itself.
+    """Finds where a JSON object ends, without parsing it. What begins otherwise never ends by itself.
 
-    White space before it is dropped; after something that is no object, white space is held back in case that it
-    is the last.
+    White space before the object is dropped. In what is no object, white space is held back, for it may be
+    the last and is then dropped too.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ _TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """`repairs` names what was changed in the message list (chat/history.py); `tool_ids` maps the calls' ids."""
+    """`repairs` names what was changed in the message list (chat/history.py); `tool_ids` maps its ids."""
 
     prompt: Prompt
     repairs: tuple[str, ...]
@@ -61,8 +61,8 @@ def _check_tools(request: ChatRequest) -> None:
     for i, tool in enumerate(request.tools):
         if not _TOOL_NAME.fullmatch(tool.name):
             raise RequestError(
-                f"tools[{i}].function.name is {tool.name!r}; a name has 1 to 64 of the letters a-z and A-Z, digits, "
-                "underscores and dashes.",
+                f"tools[{i}].function.name is {tool.name!r}; a name has 1 to 64 of the letters a-z and A-Z, "
+                "digits, underscores and dashes.",
                 f"tools[{i}].function.name",
             )
         _check_schema(tool.parameters, f"tools[{i}].function.parameters")
@@ -97,8 +97,9 @@ def _check_response_format(request: ChatRequest, last: ChatMessage) -> None:
         and any(isinstance(p, TextPart) for p in last.parts)
     ):
         raise RequestError(
-            "response_format asks for JSON, but the last message is an assistant's that is to be continued, and "
-            "JSON can only be enforced from its beginning. End with a user message, or leave response_format out.",
+            "response_format asks for JSON, but the last message is an assistant's that is to be continued, "
+            "and JSON can only be enforced from its beginning. End with a user message, or leave "
+            "response_format out.",
             "response_format",
         )
 
@@ -144,7 +145,8 @@ def _content(parts: Sequence[Part]) -> str | list[ContentChunk]:
 
 def _arguments(text: str) -> str:
     """JSON as it is, nothing as an empty object, and what is no JSON as the text that it is."""
-    text = text.strip() or "{}"
+    if not text.strip():
+        return "{}"
     try:
         json.loads(text)
     except ValueError:

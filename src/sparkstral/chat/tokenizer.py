@@ -104,7 +104,7 @@ class ChatTokenizer:
         return self._tekken.get_special_token(spelling)
 
     def piece(self, token_id: int) -> str:
-        """For people: a control token's name, or a token's text with U+FFFD for bytes that are no character."""
+        """For people: a control token's name, or a text token's characters, U+FFFD for half ones."""
         return self._tekken.id_to_piece(token_id)
 
 

@@ -44,7 +44,7 @@ class ToolIdMap:
         self._uses: dict[str, int] = {}
 
     def add(self, client_id: str) -> str:
-        """The native id of one more call. An id that comes again stands for another call, and gets another one."""
+        """The native id of one more call. An id that comes again stands for another call and gets another."""
         use = self._uses.get(client_id, 0)
         native = native_id(client_id)
         while native in self._client_ids:

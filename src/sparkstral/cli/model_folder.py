@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from sparkstral.demo import DEMO_CHECKPOINT
+from sparkstral.demo.location import DEMO_CHECKPOINT
 from sparkstral.errors import CheckpointError
 
 _HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")

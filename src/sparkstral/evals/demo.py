@@ -1,7 +1,7 @@
 """Does the demo model answer as it should: held-out conversations of each skill, asked through the HTTP door.
 
-Owns how an evaluation is run and counted; the conversations and their judges are the demo room's. Greedy, free-running
-generation: a turn is asked with the right earlier turns, and a conversation passes when every turn of it is right, which
+Owns how an evaluation is run and counted; their judges are the demo room's. Greedy, free-running
+generation: a turn is asked with the right earlier turns, and a conversation passes when every turn is right, which
 is the same as letting it run freely.
 """
 

@@ -219,8 +219,8 @@ class _Room:
             return f"For {wanted:,} tokens, set --kv-memory to {_as_flag(needed_bytes)} or more."
         if self.fits(wanted):
             return (
-                f"{wanted:,} tokens need {format_bytes(needed_bytes)} of KV cache, more than half of what is left; "
-                f"--max-model-len {wanted} takes it all the same."
+                f"{wanted:,} tokens need {format_bytes(needed_bytes)} of KV cache, more than half of what is "
+                f"left; --max-model-len {wanted} takes it all the same."
             )
         left_bytes = format_bytes(self.left_bytes(wanted))
         return f"{wanted:,} tokens need {format_bytes(needed_bytes)} of KV cache and {left_bytes} are left."

@@ -32,7 +32,8 @@ def host_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> AvailableMemory:
     For a GPU with memory of its own, the caller has numbers from its driver; for one that shares the host's
     (GB10), the lesser of both counts. Raises MemoryPlanError where /proc tells nothing.
     """
-    return min(_host(proc), *_control_groups(proc, cgroup), key=lambda available: available.num_bytes)
+    candidates = (_host(proc), *_control_groups(proc, cgroup))
+    return min(candidates, key=lambda available: available.num_bytes)
 
 
 def _host(proc: Path) -> AvailableMemory:

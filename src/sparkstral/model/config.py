@@ -1,7 +1,7 @@
-"""The model's constants, by their Hugging Face names, and the check that they are ones that this engine computes.
+"""The model's constants, by their Hugging Face names, and the check that this engine computes them.
 
-Owns the shape of the network; must not know files or their names (checkpoint/ reads them into a `ModelConfig`).
-Source: docs/model.md (params.json of Mistral-Small-4-119B-2603-NVFP4).
+Owns the shape of the network; must not know files or their names (checkpoint/ reads them into a
+`ModelConfig`). Source: docs/model.md (params.json of Mistral-Small-4-119B-2603-NVFP4).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SOFTMAX_SCALE = (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM) ** -0.5  # no YaRN mscaleÂ
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Sizes that differ between the real model and the demo; what never differs is a constant of this file."""
+    """Sizes that differ between the real model and the demo; what never differs is a constant above."""
 
     hidden_size: int
     num_hidden_layers: int

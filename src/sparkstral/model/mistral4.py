@@ -1,7 +1,8 @@
 """Mistral Small 4's text network: token ids to logits.
 
-Owns the order of the layers. Plain PyTorch through the references of kernels/, on any device: stored weights are decoded
-to dense tensors when the model is built. The fast kernels of the GPU path will read packed weights.
+Owns the order of the layers. Plain PyTorch through the references of kernels/, on any device: stored weights
+are decoded to dense tensors when the model is built. The fast kernels of the GPU path will read packed
+weights.
 """
 
 from __future__ import annotations
@@ -62,10 +63,11 @@ class Mistral4:
 
     @torch.inference_mode()
     def forward(self, batch: ForwardBatch, latent_pool: Tensor) -> Tensor:
-        """Logits [L, vocab_size] float32 of the rows batch.logits_rows; the batch's latents are written to the cache.
+        """Logits [L, vocab_size] float32 of the rows batch.logits_rows; the latents are written to the pool.
 
-        latent_pool [num_hidden_layers, num_blocks, block_size, 320]: for each token c_kv (256, normalised), then k_rope
-        (64, rotated, interleaved pairs as kernels/rope lays them out). Any float dtype; that of the model is exact.
+        latent_pool [num_hidden_layers, num_blocks, block_size, 320]: for each token c_kv (256, normalised),
+        then k_rope (64, rotated, interleaved pairs as kernels/rope lays them out). Any float dtype; that of
+        the model is exact.
         """
         x = deque(self.hidden_states(batch, latent_pool), maxlen=1).pop()
         x = rms_norm.rms_norm(x[batch.logits_rows], self._norm, self.config.rms_norm_eps)
@@ -73,7 +75,7 @@ class Mistral4:
 
     @torch.inference_mode()
     def hidden_states(self, batch: ForwardBatch, latent_pool: Tensor) -> Iterator[Tensor]:
-        """The residual stream [T, H] as it enters the first layer and as it leaves each, while the pass runs."""
+        """The residual stream [T, H], as it enters the first layer and then as it leaves each."""
         plan = AttentionPlan.of(batch)
         terms = self._rotary.at(batch.positions)
         x = self._embed_tokens[batch.input_ids]

@@ -27,16 +27,16 @@ from sparkstral.model.linear import column_major, to_dense
 from sparkstral.model.rope import PositionTerms
 from sparkstral.model.weights import AttentionWeights
 
-_QK_WIDTHS = (QK_NOPE_HEAD_DIM, QK_ROPE_HEAD_DIM)
+_QK_WIDTHS = [QK_NOPE_HEAD_DIM, QK_ROPE_HEAD_DIM]
 
 
 def is_absorbed_cheaper(num_query_tokens: int, seq_len: int) -> bool:
     """Whether `num_query_tokens` that end a sequence of `seq_len` tokens should attend in the absorbed form.
 
-    Multiply-adds for each head, n queries over S tokens. Absorbed: n·S·(320 + 256), and n·(64 + 128)·256 to bring queries
-    in and values out. Expanded: n·S·(128 + 128), and S·(64 + 128)·256 to make keys and values of the latents. The first
-    is less when n·(320·S + 49152) < 49152·S: a decode step always, a whole prompt never, a chunk that follows a long
-    context up to 153 tokens.
+    Multiply-adds for each head, n queries over S tokens. Absorbed: n·S·(320 + 256), and n·(64 + 128)·256 to
+    bring queries in and values out. Expanded: n·S·(128 + 128), and S·(64 + 128)·256 to make keys and values
+    of the latents. The first is less when n·(320·S + 49152) < 49152·S: a decode step always, a whole prompt
+    never, a chunk that follows a long context up to 153 tokens.
     """
     latent = (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
     absorbed = num_query_tokens * (seq_len * (2 * KV_LORA_RANK + QK_ROPE_HEAD_DIM) + latent)
@@ -97,7 +97,7 @@ class LatentAttention:
     ) -> None:
         self._num_heads = config.num_attention_heads
         self._eps = config.rms_norm_eps
-        self._a_widths = (config.q_lora_rank, KV_LORA_RANK, QK_ROPE_HEAD_DIM)
+        self._a_widths = [config.q_lora_rank, KV_LORA_RANK, QK_ROPE_HEAD_DIM]
         # Both projections read the same input: one matrix product.
         self._a_proj = column_major(
             torch.cat((to_dense(weights.q_a_proj, device, dtype), to_dense(weights.kv_a_proj, device, dtype)))
@@ -162,6 +162,8 @@ class LatentAttention:
 
 
 def split_kv_b_proj(kv_b_proj: Tensor, num_heads: int) -> tuple[Tensor, Tensor]:
-    """[N·192, 256] -> w_uk [N, 64, 256] and w_uv [N, 128, 256]: each head's k_nope rows stand before its v rows."""
-    w_uk, w_uv = torch.split(kv_b_proj.view(num_heads, -1, KV_LORA_RANK), (QK_NOPE_HEAD_DIM, V_HEAD_DIM), dim=1)
+    """[N·192, 256] -> w_uk [N, 64, 256], w_uv [N, 128, 256]: each head's k_nope rows, then its v rows."""
+    w_uk, w_uv = torch.split(
+        kv_b_proj.view(num_heads, -1, KV_LORA_RANK), [QK_NOPE_HEAD_DIM, V_HEAD_DIM], dim=1
+    )
     return w_uk.contiguous(), w_uv.contiguous()

@@ -16,7 +16,7 @@ from sparkstral.model.weights import ExpertWeights, LayerWeights
 
 
 class MixtureOfExperts:
-    """One layer's block. The router is float32 whatever `dtype` is: equal probabilities would pick other experts."""
+    """One layer's block. The router is float32 whatever `dtype` is: rounding would pick other experts."""
 
     def __init__(
         self, config: ModelConfig, weights: LayerWeights, device: torch.device, dtype: torch.dtype
@@ -37,6 +37,6 @@ class MixtureOfExperts:
 
 
 def _fuse(weights: ExpertWeights, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """gate_up [..., 2I, H] (the gate's rows first) and down [..., H, I]: two matrix products instead of three."""
+    """gate_up [..., 2I, H] (the gate's rows first) and down [..., H, I]: two products instead of three."""
     gate_up = torch.cat((to_dense(weights.gate, device, dtype), to_dense(weights.up, device, dtype)), dim=-2)
     return column_major(gate_up), column_major(to_dense(weights.down, device, dtype))

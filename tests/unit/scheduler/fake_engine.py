@@ -7,8 +7,10 @@ reads comes through the block table. A wrong block, a stale one or a skipped tok
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from types import MappingProxyType
 
 from sparkstral.kv_cache.invariants import check
 from sparkstral.kv_cache.manager import KvCacheManager
@@ -20,12 +22,15 @@ from sparkstral.types import (
     GenerationRequest,
     ModelRunnerOutput,
     SamplingParams,
+    ScheduledRequest,
     SchedulerOutput,
     TokenOutput,
 )
 
 VOCAB_SIZE = 50
-STOP_TOKEN_ID = 2
+POISON = -1  # what a row writes whose failure is known in the same step: nobody ever reads it
+SILENT_POISON = -2  # what a row writes whose failure shows only in later logits, its own or another's
+NAN = Failure("numerics", "The logits are not finite.")
 
 
 def next_token(history: tuple[int, ...]) -> int:
@@ -50,7 +55,7 @@ def uninterrupted(request: GenerationRequest, max_model_len: int) -> tuple[int, 
 
 def make_request(
     request_id: str,
-    prompt: tuple[int, ...] | range,
+    prompt: Iterable[int],
     max_tokens: int = 8,
     stop_token_ids: tuple[int, ...] = (),
     cache_salt: str = "",
@@ -72,6 +77,8 @@ class FakeEngine:
     digest: Digest = digest_256
     outputs: dict[str, list[TokenOutput]] = field(default_factory=dict)
     known_to_runner: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    salts: dict[str, str] = field(default_factory=dict)
+    ends: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.cache = KvCacheManager(self.num_blocks, self.block_size_tokens, self.digest)
@@ -79,19 +86,22 @@ class FakeEngine:
             self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len, VOCAB_SIZE
         )
         self.scheduler = Scheduler(config, self.cache)
-        self.slots: list[int | None] = [None] * (self.num_blocks * self.block_size_tokens)
+        self.slots: list[tuple[str, int] | None] = [None] * (self.num_blocks * self.block_size_tokens)
         self.num_computed_by_step: list[dict[str, int]] = []
 
     def add(self, request: GenerationRequest) -> TokenOutput | None:
-        return self._record(self.scheduler.add(request))
+        refusal = self.scheduler.add(request)
+        if refusal is None:
+            self.salts[request.request_id] = request.cache_salt
+        return refusal
 
     def abort(self, request_id: str) -> TokenOutput | None:
         return self._record(self.scheduler.abort(request_id))
 
-    def step(self, failures: dict[str, Failure] | None = None) -> SchedulerOutput:
+    def step(self, failures: Mapping[str, Failure] = MappingProxyType({})) -> SchedulerOutput:
         plan = self.scheduler.schedule()
         check(self.cache)
-        result = self.execute(plan, failures or {})
+        result = self.execute(plan, failures)
         self.finish(plan, result)
         return plan
 
@@ -107,9 +117,13 @@ class FakeEngine:
             self.step()
         raise AssertionError(f"work is left after {max_steps} steps")
 
-    def execute(self, plan: SchedulerOutput, failures: dict[str, Failure] | None = None) -> ModelRunnerOutput:
-        """Write all rows of the step, then read: as on a device, where rows of one step do not wait for each
-        other."""
+    def execute(
+        self,
+        plan: SchedulerOutput,
+        failures: Mapping[str, Failure] = MappingProxyType({}),
+        silently_sick: Container[str] = (),
+    ) -> ModelRunnerOutput:
+        """Write the rows of the step, then read. Rows that fail or are sick write poison."""
         assert plan.num_scheduled_tokens <= self.max_num_batched_tokens
         for request_id in plan.finished_request_ids:
             self.known_to_runner.pop(request_id, None)
@@ -124,15 +138,34 @@ class FakeEngine:
                 assert slot >= self.block_size_tokens, "the null block is nobody's"
                 assert slot not in written, "two rows write one slot"
                 written.add(slot)
-                self.slots[slot] = token_id
+                if row.request_id in failures:
+                    token_id = POISON
+                elif row.request_id in silently_sick:
+                    token_id = SILENT_POISON
+                self.slots[slot] = (self.salts[row.request_id], token_id)
         sampled = {}
+        failures = dict(failures)
         for row in plan.scheduled:
-            if row.samples and row.request_id not in (failures or {}):
-                end = row.num_computed_tokens + len(row.token_ids)
-                history = tuple(self.slots[self._slot(row.block_ids, p)] for p in range(end))
-                sampled[row.request_id] = (next_token(history),)  # type: ignore[arg-type]
+            if row.samples and row.request_id not in failures:
+                history = self._history(row)
+                if SILENT_POISON in history:
+                    failures[row.request_id] = NAN
+                else:
+                    sampled[row.request_id] = (next_token(history),)
         self.num_computed_by_step.append({row.request_id: len(row.token_ids) for row in plan.scheduled})
-        return ModelRunnerOutput(sampled, failures or {})
+        return ModelRunnerOutput(sampled, failures)
+
+    def _history(self, row: ScheduledRequest) -> tuple[int, ...]:
+        """What a kernel reads through the row's block table."""
+        history = []
+        for position in range(row.num_computed_tokens + len(row.token_ids)):
+            content = self.slots[self._slot(row.block_ids, position)]
+            assert content is not None, "a slot was read that nobody wrote"
+            salt, token_id = content
+            assert salt == self.salts[row.request_id], "a slot was read that another user wrote"
+            assert token_id != POISON, "a slot was read that a failed row wrote"
+            history.append(token_id)
+        return tuple(history)
 
     def tokens(self, request_id: str) -> tuple[int, ...]:
         return tuple(t for output in self.outputs[request_id] for t in output.new_token_ids)
@@ -155,4 +188,6 @@ class FakeEngine:
             history = self.outputs.setdefault(output.request_id, [])
             assert not any(earlier.is_last for earlier in history), f"{output.request_id} ended twice"
             history.append(output)
+            if output.is_last:
+                self.ends.append(output.request_id)
         return output

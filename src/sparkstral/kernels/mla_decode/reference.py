@@ -7,6 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+_MAX_SCORES = 1 << 25  # of one request at a time: 128 MiB, however many queries meet however long a context
+
 
 def mla_decode(
     q: Tensor,
@@ -18,17 +20,25 @@ def mla_decode(
     value_width: int,
 ) -> Tensor:
     """q [T, N, W + P] -> [T, N, value_width]; the other shapes as in the contract."""
-    num_heads = q.shape[1]
     out = q.new_empty(*q.shape[:2], value_width)
     block_size = pool.shape[1]
     for table, (begin, end), seq_len in zip(block_tables, pairwise(cu_seqlens_q), seq_lens, strict=True):
         num_blocks = -(-seq_len // block_size)
         latents = pool.index_select(0, table[:num_blocks]).flatten(0, 1)[:seq_len].float()
-        scores = (q[begin:end].float().flatten(0, 1) * softmax_scale) @ latents.T  # [n·N, S]
-        num_queries = end - begin
-        if num_queries > 1:
-            key_ids = torch.arange(seq_len, device=q.device)
-            unseen = key_ids > key_ids[seq_len - num_queries :, None]
-            scores.view(num_queries, num_heads, seq_len).masked_fill_(unseen.unsqueeze(1), float("-inf"))
-        out[begin:end] = (scores.softmax(-1) @ latents[:, :value_width]).view(num_queries, num_heads, -1)
+        step = max(1, _MAX_SCORES // (q.shape[1] * seq_len))
+        for first in range(begin, end, step):
+            last = min(first + step, end)
+            seen = latents[: seq_len - (end - last)]
+            out[first:last] = _attend(q[first:last].float() * softmax_scale, seen, value_width)
     return out
+
+
+def _attend(q: Tensor, latents: Tensor, value_width: int) -> Tensor:
+    """The last n of S tokens attend: q [n, N, D], latents [S, D] -> [n, N, value_width]."""
+    num_queries, num_heads, _ = q.shape
+    scores = (q.flatten(0, 1) @ latents.T).view(num_queries, num_heads, -1)
+    if num_queries > 1:
+        key_ids = torch.arange(len(latents), device=q.device)
+        unseen = key_ids > key_ids[-num_queries:, None]
+        scores.masked_fill_(unseen.unsqueeze(1), float("-inf"))
+    return scores.softmax(-1) @ latents[:, :value_width]

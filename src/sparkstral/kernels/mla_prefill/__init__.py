@@ -1,17 +1,19 @@
-"""Latent attention in its expanded form: keys and values of every head are made from the cached latents.
+"""Latent attention, expanded form: keys and values of every head are made from the cached latents.
 
     mla_prefill(q [T, N, 64 + P], pool [num_blocks, block_size, W + P], block_tables [R, B] int64,
-                cu_seqlens_q (R + 1 ints), seq_lens (R ints), w_uk [N, 64, W], w_uv [N, 128, W], softmax_scale)
-        -> [T, N, 128]
+                cu_seqlens_q (R + 1 ints), seq_lens (R ints), w_uk [N, 64, W], w_uv [N, 128, W],
+                softmax_scale) -> [T, N, 128]
 
-q is [q_nope | q_rope], rotated and scaled. Request r owns q's rows cu_seqlens_q[r] to cu_seqlens_q[r+1], the last of its
-seq_lens[r] tokens, whose latents (these tokens' included) the pool holds at the blocks of block_tables[r]. A token sees
-itself and those before it. k = [w_uk·c_kv | k_rope], v = w_uv·c_kv, softmax over q·k·softmax_scale in float32.
-Rows of the pool past seq_lens[r] are never read, so that they may hold anything, NaN included.
-A request's tokens see the same arithmetic whatever the batch; scrambling the block table changes no bit.
-Cost for each head: S·(64 + 128)·W multiply-adds to expand and n·S·(128 + 128) to attend: for chunks of prompts.
-Tolerance of a fast kernel: 2e-2 absolute in bfloat16 with values of standard deviation 1 (rounding of p and v).
-Lengths are host integers: the reference is not for a CUDA graph. Source: docs/model.md, one decoder layer.
+q is [q_nope | q_rope], rotated and scaled. Request r owns q's rows cu_seqlens_q[r] to cu_seqlens_q[r+1]: the
+last of its seq_lens[r] tokens, whose latents (these tokens' included) the pool holds at the blocks of
+block_tables[r]. A token sees itself and those before it. k = [w_uk·c_kv | k_rope], v = w_uv·c_kv; softmax
+over q·k·softmax_scale in float32.
+
+Rows of the pool past seq_lens[r] are never read: they may hold anything, NaN included. A request's result
+does not depend on the batch that it is in, nor on which blocks hold it, to the bit.
+Cost for each head: S·(64 + 128)·W multiply-adds to expand, n·S·(128 + 128) to attend: for chunks of prompts.
+Tolerance of a fast kernel: 2e-2 absolute in bfloat16 for values of standard deviation 1 (rounding of p, v).
+CUDA graph: the reference is not safe, lengths are host integers. Source: docs/model.md, one decoder layer.
 """
 
 from sparkstral.kernels.mla_prefill.reference import mla_prefill

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Queries that attend at once when a chunk has context before it. They need a mask, queries x keys: 64 MiB in float32
-# at a context of 16,384 tokens. On one AVX-512 core 256 queries attend at 58 GFLOP/s, 1,024 at 65, 2,048 at 63
-# (8,192 tokens of context, 2026-12-02).
+# Queries that attend at once when a chunk has context before it. They need a mask, queries x keys: 64 MiB in
+# float32 at a context of 16,384 tokens. On one AVX-512 core 256 queries attend at 58 GFLOP/s, 1,024 at 65,
+# 2,048 at 63 (8,192 tokens of context, 2026-12-02).
 _MASKED_QUERIES = 1024
 
 
@@ -45,7 +45,7 @@ def _expand(latents: Tensor, w_uk: Tensor, w_uv: Tensor) -> tuple[Tensor, Tensor
 
 
 def _attend(q: Tensor, keys: Tensor, values: Tensor, softmax_scale: float) -> Tensor:
-    """q [N, n, D] over keys [N, S, D] and values [N, S, V], the queries being the last n of S tokens -> [N, n, V]."""
+    """The last n of S tokens attend: q [N, n, D], keys [N, S, D], values [N, S, V] -> [N, n, V]."""
     num_queries, num_keys = q.shape[1], keys.shape[1]
     q, keys, values = q.unsqueeze(0), keys.unsqueeze(0), values.unsqueeze(0)
     if num_queries == num_keys:
@@ -58,7 +58,11 @@ def _attend(q: Tensor, keys: Tensor, values: Tensor, softmax_scale: float) -> Te
         mask = key_ids[:seen] <= key_ids[num_keys - num_queries + begin : seen, None]
         parts.append(
             F.scaled_dot_product_attention(
-                q[:, :, begin:end], keys[:, :, :seen], values[:, :, :seen], attn_mask=mask, scale=softmax_scale
+                q[:, :, begin:end],
+                keys[:, :, :seen],
+                values[:, :, :seen],
+                attn_mask=mask,
+                scale=softmax_scale,
             )
         )
     return torch.cat(parts, dim=2).squeeze(0)

@@ -1,15 +1,17 @@
 """A linear layer whose weight is NVFP4, activations left as they are (W4A16).
 
-    dequantize(packed [..., N, K/2] uint8, scale [..., N, K/16] float8_e4m3fn, global_scale [...] float32, dtype)
-        -> [..., N, K] dtype
-    nvfp4_linear(x [..., K] float, packed [N, K/2], scale [N, K/16], global_scale []) -> [..., N] of x's dtype
+    dequantize(packed [..., N, K/2] uint8, scale [..., N, K/16] float8_e4m3fn, global_scale [...] float32,
+               dtype) -> [..., N, K] dtype
+    nvfp4_linear(x [..., K], packed [N, K/2], scale [N, K/16], global_scale []) -> [..., N] of x's dtype
 
-The low nibble of byte j is column 2j, the high nibble column 2j+1. A code is a sign (bit 3) and one of the magnitudes
-0, 0.5, 1, 1.5, 2, 3, 4, 6. A scale serves 16 columns of a row, rows in order (no swizzle), and global_scale divides:
-W = e2m1(code) · (float32(scale) / global_scale), in this order in float32, then rounded to dtype.
-`dequantize` is exact: bit for bit what compressed-tensors decompresses to; a fast kernel has no tolerance here.
-`nvfp4_linear` of a fast kernel may differ by the order of the sum: 2e-2 of the row's largest output in bfloat16.
-Nothing is read on the host, so a CUDA graph may hold both. Source: docs/model.md, NVFP4 decoding.
+The low nibble of byte j is column 2j, the high nibble column 2j+1. A code is a sign (bit 3) and one of the
+magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. A scale serves 16 columns of a row, rows in order (no swizzle), and
+global_scale divides: W = e2m1(code) · (float32(scale) / global_scale), in this order in float32, then rounded
+to dtype.
+
+Tolerance of a fast kernel: none for `dequantize`, which is bit for bit what compressed-tensors decompresses
+to; 2e-2 of the row's largest output in bfloat16 for `nvfp4_linear`, whose sum may have another order.
+CUDA graph: safe, nothing is read on the host. Source: docs/model.md, NVFP4 decoding.
 """
 
 from sparkstral.kernels.nvfp4_linear.reference import dequantize, nvfp4_linear

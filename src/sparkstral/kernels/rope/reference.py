@@ -19,12 +19,15 @@ def yarn_inv_freq(
 ) -> Tensor:
     """Radians a position for each of dim/2 pairs -> [dim/2] float32, on the CPU.
 
-    Pairs that turn more than beta_fast times within the original context keep their frequency, those that turn less
-    than beta_slow times have it divided by `factor`, and a linear ramp over the pair's index joins the two (YaRN).
+    Pairs that turn more than beta_fast times within the original context keep their frequency, those that
+    turn less than beta_slow times have it divided by `factor`, and a linear ramp over the pair's index joins
+    the two (YaRN).
     """
 
     def pair_turning(times: float) -> float:
-        return dim * math.log(original_max_position_embeddings / (2 * math.pi * times)) / (2 * math.log(theta))
+        return (
+            dim * math.log(original_max_position_embeddings / (2 * math.pi * times)) / (2 * math.log(theta))
+        )
 
     low = max(math.floor(pair_turning(beta_fast)), 0)
     high = min(math.ceil(pair_turning(beta_slow)), dim - 1)
@@ -41,7 +44,7 @@ def rotation(positions: Tensor, inv_freq: Tensor) -> Tensor:
 
 def rope(x: Tensor, rotation: Tensor) -> Tensor:
     """x [T, ..., 2P], rotation [T, P] -> [T, ..., 2P] of x's dtype."""
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(x.float().view(*x.shape[:-1], -1, 2))
     while rotation.dim() < pairs.dim():
         rotation = rotation.unsqueeze(1)
     return torch.view_as_real(pairs * rotation).flatten(-2).to(x.dtype)

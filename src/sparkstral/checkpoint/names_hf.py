@@ -1,0 +1,213 @@
+"""The Hugging Face layout: what config.json says, and what the tensors of model*.safetensors are called.
+
+Owns the two architectures, the three prefixes under which their tensors are saved, and the two forms of
+experts (one 3-D tensor for all, or a module for each). Must not know how a matrix is stored (plan).
+Source: docs/model.md sections 1.1 and 3.5; transformers 5.24, models/mistral4 and models/mistral3.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sparkstral.checkpoint.config_file import Section, read_json_object
+from sparkstral.checkpoint.index import CheckpointIndex
+from sparkstral.checkpoint.naming import VISION_REASON, Naming, SkippedPrefix, Source, StackedSource
+from sparkstral.checkpoint.slots import TensorClass
+from sparkstral.errors import CheckpointError
+from sparkstral.model.config import (
+    KV_LORA_RANK,
+    NUM_EXPERTS_PER_TOK,
+    QK_NOPE_HEAD_DIM,
+    QK_ROPE_HEAD_DIM,
+    V_HEAD_DIM,
+    ModelConfig,
+)
+
+_MODEL_TYPES = {"Mistral4ForCausalLM": "mistral4", "Mistral3ForConditionalGeneration": "mistral3"}
+_TEXT_MODEL_TYPE = "mistral4"
+
+# Bookkeeping of transformers, and of training: none of it changes what the network computes.
+_BOOKKEEPING = (
+    "_name_or_path", "architectures", "attention_dropout", "bos_token_id", "chunk_size_feed_forward", "dtype",
+    "eos_token_id", "id2label", "initializer_range", "is_encoder_decoder", "label2id", "max_length",
+    "model_type", "name_or_path", "output_attentions", "output_hidden_states", "output_router_logits",
+    "pad_token_id", "pretraining_tp", "problem_type", "quantization_config", "return_dict",
+    "return_dict_in_generate", "router_aux_loss_coef", "torch_dtype", "transformers_version",
+    "unsloth_version", "use_cache",
+)  # fmt: skip
+_VISION_KEYS = (
+    "image_token_id", "image_token_index", "multimodal_projector_bias", "projector_hidden_act",
+    "spatial_merge_size", "vision_config", "vision_feature_layer",
+)  # fmt: skip
+
+_LAYER_NAMES = {
+    "attention_norm": "input_layernorm",
+    "attention.q_a_proj": "self_attn.q_a_proj",
+    "attention.q_a_norm": "self_attn.q_a_layernorm",
+    "attention.q_b_proj": "self_attn.q_b_proj",
+    "attention.kv_a_proj": "self_attn.kv_a_proj_with_mqa",
+    "attention.kv_a_norm": "self_attn.kv_a_layernorm",
+    "attention.kv_b_proj": "self_attn.kv_b_proj",
+    "attention.o_proj": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "router": "mlp.gate",
+    "shared_expert.gate": "mlp.shared_experts.gate_proj",
+    "shared_expert.up": "mlp.shared_experts.up_proj",
+    "shared_expert.down": "mlp.shared_experts.down_proj",
+}
+_EXPERT_NAMES = {"experts.gate": "gate_proj", "experts.up": "up_proj", "experts.down": "down_proj"}
+_PREFIXES = ("model.language_model.", "language_model.model.", "model.")
+_HEADS = ("lm_head", "language_model.lm_head")
+_VISION_PREFIXES = (
+    "model.vision_tower.",
+    "vision_tower.",
+    "model.multi_modal_projector.",
+    "multi_modal_projector.",
+)
+
+
+def read_hf_config(path: Path) -> ModelConfig:
+    """The configuration in a config.json of Mistral4ForCausalLM, or of Mistral3ForConditionalGeneration.
+
+    Raises `CheckpointError` for another architecture, for a key that is missing, mistyped or unknown (unknown
+    keys that are null, false or empty are let pass: transformers adds such keys), and for a constant of
+    another model.
+    """
+    values = read_json_object(path)
+    outer = Section(path, values)
+    if _model_type(path, values) == _TEXT_MODEL_TYPE:
+        return _read_text_config(outer)
+    text = outer.section("text_config")
+    if (found := text.text("model_type")) != _TEXT_MODEL_TYPE:
+        raise CheckpointError(
+            f"{path}: the text model is {found!r}, and this engine computes only {_TEXT_MODEL_TYPE!r} "
+            "(Mistral Small 4). Earlier Mistral Small models have another network; serve them with another "
+            "engine."
+        )
+    outer.constants_if_present({"tie_word_embeddings": False})
+    outer.ignore(*_BOOKKEEPING, *_VISION_KEYS)
+    outer.ignore_if_off()
+    outer.finish()
+    return _read_text_config(text)
+
+
+def _model_type(path: Path, values: dict[str, Any]) -> str:
+    """By `architectures`, or by `model_type` where a quantization tool dropped that key."""
+    architectures = values.get("architectures")
+    if architectures:
+        name = architectures[0] if isinstance(architectures, list) else architectures
+        model_type = _MODEL_TYPES.get(str(name))
+    else:
+        name = model_type = values.get("model_type")
+    if model_type not in _MODEL_TYPES.values():
+        raise CheckpointError(
+            f"{path}: the architecture is {name!r}, and this engine computes only "
+            f"{' and '.join(_MODEL_TYPES)} with a {_TEXT_MODEL_TYPE} text model. It serves Mistral Small 4 "
+            "(and the demo of its family); serve other models with another engine."
+        )
+    return str(model_type)
+
+
+def _read_text_config(text: Section) -> ModelConfig:
+    rope = text.section("rope_parameters")
+    original_max_position_embeddings = rope.integer("original_max_position_embeddings")
+    config = ModelConfig(
+        hidden_size=text.integer("hidden_size"),
+        num_hidden_layers=text.integer("num_hidden_layers"),
+        vocab_size=text.integer("vocab_size"),
+        num_attention_heads=text.integer("num_attention_heads"),
+        q_lora_rank=text.integer("q_lora_rank"),
+        n_routed_experts=text.integer("n_routed_experts", minimum=NUM_EXPERTS_PER_TOK),
+        moe_intermediate_size=text.integer("moe_intermediate_size"),
+        n_shared_experts=text.integer("n_shared_experts"),
+        rms_norm_eps=text.number("rms_norm_eps"),
+        rope_theta=rope.number("rope_theta"),
+        rope_factor=rope.number("factor"),
+        rope_beta_fast=rope.number("beta_fast"),
+        rope_beta_slow=rope.number("beta_slow"),
+        original_max_position_embeddings=original_max_position_embeddings,
+        llama_4_scaling_beta=rope.number("llama_4_scaling_beta"),
+        llama_4_original_max_position_embeddings=original_max_position_embeddings,  # one for both
+        max_position_embeddings=text.integer("max_position_embeddings"),
+        routed_scaling_factor=text.number("routed_scaling_factor"),
+    )
+    text.constants(
+        {
+            "kv_lora_rank": KV_LORA_RANK,
+            "qk_nope_head_dim": QK_NOPE_HEAD_DIM,
+            "qk_rope_head_dim": QK_ROPE_HEAD_DIM,
+            "v_head_dim": V_HEAD_DIM,
+            "num_experts_per_tok": NUM_EXPERTS_PER_TOK,
+            "n_shared_experts": 1,
+            "routed_scaling_factor": 1.0,
+            "first_k_dense_replace": 0,
+            "n_group": 1,
+            "topk_group": 1,
+            "hidden_act": "silu",
+        }
+    )
+    text.constants_if_present(
+        {
+            "num_key_value_heads": config.num_attention_heads,
+            "head_dim": QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM,
+            "qk_head_dim": QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM,
+            "norm_topk_prob": True,
+            "moe_layer_freq": 1,
+            "rope_interleave": True,
+            "attention_bias": False,
+            "tie_word_embeddings": False,
+            "sliding_window": None,
+        }
+    )
+    rope.constants({"rope_type" if "rope_type" in rope else "type": "yarn"})
+    # The magnitude of cos and sin must be 1. transformers says so outright, or by two equal mscales whose
+    # quotient it is.
+    if "attention_factor" in rope:
+        rope.constants({"attention_factor": 1.0})
+        rope.ignore("mscale", "mscale_all_dim")
+    else:
+        rope.constants({"mscale": rope.number("mscale_all_dim")})
+    rope.constants_if_present(
+        {"partial_rotary_factor": QK_ROPE_HEAD_DIM / (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM), "truncate": True}
+    )
+    rope.ignore("rope_type", "type", "max_position_embeddings")
+    # intermediate_size is the width of dense layers, of which there are none.
+    text.ignore(*_BOOKKEEPING, "intermediate_size", "num_local_experts")
+    for section in (text, rope):
+        section.ignore_if_off()
+        section.finish()
+    return config
+
+
+def hf_naming(config: ModelConfig, index: CheckpointIndex) -> Naming:
+    """What these files call the tensors of each slot, by the names that are there."""
+    prefix = next((p for p in _PREFIXES if f"{p}embed_tokens.weight" in index.tensors), _PREFIXES[-1])
+    head = next(
+        (h for h in _HEADS if f"{h}.weight" in index.tensors or f"{h}.weight_packed" in index.tensors),
+        _HEADS[0],
+    )
+    sources: dict[str, tuple[Source, ...] | StackedSource] = {
+        "embed_tokens": (Source(f"{prefix}embed_tokens"),),
+        "norm": (Source(f"{prefix}norm"),),
+        "lm_head": (Source(head),),
+    }
+    for layer in range(config.num_hidden_layers):
+        slot_prefix, layer_prefix = f"layers.{layer}.", f"{prefix}layers.{layer}."
+        for slot, stem in _LAYER_NAMES.items():
+            sources[slot_prefix + slot] = (Source(layer_prefix + stem),)
+        experts = f"{layer_prefix}mlp.experts."
+        if f"{experts}gate_up_proj" in index.tensors or f"{experts}down_proj" in index.tensors:
+            width = config.moe_intermediate_size
+            sources[slot_prefix + "experts.gate"] = StackedSource(f"{experts}gate_up_proj", 2 * width)
+            sources[slot_prefix + "experts.up"] = StackedSource(
+                f"{experts}gate_up_proj", 2 * width, first_row=width
+            )
+            sources[slot_prefix + "experts.down"] = StackedSource(f"{experts}down_proj", config.hidden_size)
+        else:
+            for slot, stem in _EXPERT_NAMES.items():
+                sources[slot_prefix + slot] = tuple(
+                    Source(f"{experts}{expert}.{stem}", expert) for expert in range(config.n_routed_experts)
+                )
+    skipped = tuple(SkippedPrefix(p, TensorClass.VISION, VISION_REASON) for p in _VISION_PREFIXES)
+    return Naming(sources, skipped)
