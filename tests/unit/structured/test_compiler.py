@@ -37,6 +37,7 @@ class Bench:
         return FakeGrammar(lark)
 
     def finish(self, compilation: Compilation) -> CompiledGrammar | Failure:
+        self.compiler.poll()
         while compilation.result is None:
             assert self.woken.acquire(timeout=30)
             self.compiler.poll()
