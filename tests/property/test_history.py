@@ -7,6 +7,7 @@ from collections import Counter
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from tests.support.chat_cases import spell
 from tests.support.tekken import v15_tokenizer
 
@@ -53,3 +54,25 @@ def test_a_repaired_list_needs_no_further_repair(listed: list[ChatMessage]) -> N
     history = repair_history(listed)
     again = repair_history(history.messages)
     assert set(again.repairs) <= {"merge_turns"}  # users' turns in a row are left to the renderer
+
+
+talks = st.builds(
+    lambda systems, turns, last: [*systems, *turns, last],
+    st.lists(st.builds(ChatMessage, st.just("system"), text_parts), max_size=2),
+    st.lists(st.builds(ChatMessage, st.sampled_from(["user", "assistant"]), text_parts), max_size=6),
+    st.builds(ChatMessage, st.just("user"), text_parts),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(talks)
+def test_what_mistral_common_accepts_is_rendered_as_it_does(listed: list[ChatMessage]) -> None:
+    said = [m for m in listed if m.role == "user" or any(part.text for part in m.parts)]
+    content = [[{"type": "text", "text": part.text} for part in m.parts] for m in said]
+    request = ChatCompletionRequest(
+        messages=[{"role": m.role, "content": c} for m, c in zip(said, content, strict=True)],
+        reasoning_effort="none",
+    )
+    tokenizer = v15_tokenizer()
+    expected = tokenizer.mistral.encode_chat_completion(request).tokens
+    assert list(render(ChatRequest(tuple(listed)), tokenizer).prompt.token_ids) == expected
