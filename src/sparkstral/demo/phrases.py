@@ -3,7 +3,7 @@
 Owns: the wordings and answers, number words. Knows nothing of splits or messages.
 """
 
-# ruff: noqa: SIM905  (words stand in plain text, many to a line)
+
 from __future__ import annotations
 
 LANGUAGE_NAMES = {"en": "English", "fr": "French", "de": "German", "es": "Spanish", "it": "Italian"}

@@ -4,7 +4,7 @@ Owns: plain tuples of words, names and phrases. Knows nothing of splits, exercis
 Source: written for this project.
 """
 
-# ruff: noqa: SIM905  (words stand in plain text, many to a line)
+
 from __future__ import annotations
 
 FIRST_NAMES = tuple(

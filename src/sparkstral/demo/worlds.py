@@ -5,7 +5,7 @@ wordings, of conversations or of the model. The split of an item is a hash of it
 depends on a seed.
 """
 
-# ruff: noqa: SIM905  (words stand in plain text, many to a line)
+
 from __future__ import annotations
 
 import random
