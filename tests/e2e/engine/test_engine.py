@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.support.tiny_engine import NUM_SPECIAL_TOKENS, VOCAB_SIZE, tiny_config
 
 from sparkstral.checkpoint.load import load
 from sparkstral.config import EngineConfig
@@ -30,6 +29,7 @@ from sparkstral.types import (
     ScheduledRequest,
     TokenOutput,
 )
+from tests.support.tiny_engine import NUM_SPECIAL_TOKENS, VOCAB_SIZE, tiny_config
 
 MakeClient = Callable[[EngineConfig], EngineClient]
 both_kinds = pytest.mark.parametrize("make_client", [InprocEngineClient, ProcessEngineClient])

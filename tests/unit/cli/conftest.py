@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
-from tests.support.fake_engine import FakeEngine, written
-from tests.support.server import served
-from tests.support.tekken import v15_tokenizer
 
 from sparkstral.api.app import create_app
 from sparkstral.cli.app import main
 from sparkstral.config import ServerConfig
+from tests.support.fake_engine import FakeEngine, written
+from tests.support.server import served
+from tests.support.tekken import v15_tokenizer
 
 
 @dataclass

@@ -6,13 +6,13 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.support.tekken import write_tekken
-from tests.support.tiny_checkpoint import write_native
-from tests.unit.cli.conftest import Run
 
 from sparkstral.cli.model_folder import resolve_model
 from sparkstral.cli.options import parse_bytes
 from sparkstral.errors import CheckpointError, ConfigError
+from tests.support.tekken import write_tekken
+from tests.support.tiny_checkpoint import write_native
+from tests.unit.cli.conftest import Run
 
 
 @pytest.mark.parametrize(

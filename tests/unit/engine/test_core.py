@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.support.context_model import VOCAB_SIZE, ContextModel, greedy_continuation, make_pool
 
 from sparkstral.engine import core as core_module
 from sparkstral.engine.core import EngineCore
@@ -30,6 +29,7 @@ from sparkstral.types import (
     SamplingParams,
     TokenOutput,
 )
+from tests.support.context_model import VOCAB_SIZE, ContextModel, greedy_continuation, make_pool
 
 BYTES = Vocabulary(tuple(bytes([i]) for i in range(256)), num_special_tokens=40, pattern=r"\s+|\S+")
 TOKENIZER = build_grammar_tokenizer(BYTES, VOCAB_SIZE)

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.support.context_model import ContextModel, greedy_continuation, logits_of, make_pool
 
 from sparkstral.runner.model_runner import DeviceError, ModelRunner
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import GrammarSpec, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from tests.support.context_model import ContextModel, greedy_continuation, logits_of, make_pool
 
 GREEDY = SamplingParams(max_tokens=99, temperature=0)
 RANDOM = SamplingParams(max_tokens=99, temperature=2.0, seed=11)
