@@ -99,7 +99,8 @@ def test_it_finds_a_pass_key_in_4000_tokens(client: openai.OpenAI) -> None:
 def test_a_second_turn_reuses_the_first_one(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "My name is Ana. " + "I like tea. " * 40}]
     first = client.chat.completions.create(model=SERVED_MODEL_NAME, messages=messages, temperature=0)
-    messages += [first.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "What is my name?"}]
+    messages.append(first.choices[0].message.model_dump(exclude_none=True))
+    messages.append({"role": "user", "content": "What is my name?"})
     second = client.chat.completions.create(model=SERVED_MODEL_NAME, messages=messages, temperature=0)
     assert "Ana" in (second.choices[0].message.content or "")
     assert second.usage is not None
