@@ -57,7 +57,8 @@ async def stream_once(endpoint: Endpoint, model: str, prompt: str) -> dict[str, 
 
 def repeat_prompt(rng: random.Random, num_words: int) -> str:
     """A request whose right answer is long: the words are repeated."""
-    return "Repeat exactly: " + " ".join(rng.choice(("blue", "river", "stone", "lamp", "green")) for _ in range(num_words))
+    words = ("blue", "river", "stone", "lamp", "green")
+    return "Repeat exactly: " + " ".join(rng.choice(words) for _ in range(num_words))
 
 
 def long_prompt(rng: random.Random) -> str:
