@@ -9,6 +9,8 @@ from typing import Literal
 DEFAULT_HOST = "127.0.0.1"  # nobody else on the network is served unless it is asked for
 DEFAULT_PORT = 8002  # the port of the recipe that users come from
 SERVED_MODEL_NAME = "mistral-small-4"  # likewise
+DEFAULT_MAX_NUM_SEQS = 32  # more at once share the memory bus without gain: the experts read grow with them
+DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048  # a chunk of a prompt short enough that running answers go on meanwhile
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from sparkstral.kv_cache.manager import BlockTable, KvCacheManager
 from sparkstral.kv_cache.prefix_index import BlockKey, Digest, Parent, PrefixIndex, digest_256
 
 BLOCK_SIZE = 2
-SETTINGS = settings(max_examples=150, stateful_step_count=40, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
 
 NO_SHRINKING = settings(SETTINGS, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False)
 

@@ -53,7 +53,9 @@ def outputs(draw: st.DrawFn) -> list[int]:
     tokens: list[int] = []
 
     def write(text: str) -> None:
+        """The text, now and then with the first byte of a character at its end."""
         tokens.extend(draw(text_tokens(text)))
+        tokens.extend(draw(st.sampled_from([[], [], [], [1000 + 0xE2]])))
 
     for kind in draw(st.lists(st.sampled_from(["text", "think", "call", "cut call", "marker"]), max_size=6)):
         if kind == "text":

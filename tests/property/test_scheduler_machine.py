@@ -28,7 +28,7 @@ from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.types import Failure, FinishReason, GenerationRequest, SchedulerOutput
 
 MAX_MODEL_LEN = 24
-SETTINGS = settings(max_examples=120, stateful_step_count=40, deadline=None, derandomize=True)
+SETTINGS = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
 NO_SHRINKING = settings(SETTINGS, phases=[Phase.generate], report_multiple_bugs=False, print_blob=False)
 FAULTS = st.sampled_from([None, None, None, "silent", NAN, Failure("grammar", "no token fits")])
 REQUESTS = (

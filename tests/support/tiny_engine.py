@@ -6,8 +6,9 @@ import base64
 import json
 from pathlib import Path
 
-from sparkstral.config import EngineConfig
 from tests.support.tiny_checkpoint import TinyModel, write_native
+
+from sparkstral.config import EngineConfig
 
 VOCAB_SIZE = 320
 NUM_SPECIAL_TOKENS = 40

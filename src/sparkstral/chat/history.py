@@ -71,7 +71,7 @@ def repair_history(messages: Sequence[ChatMessage]) -> RepairedHistory:
         ("continue_last_turn", continue_last_turn),
         ("add_user_turn", add_user_turn),
     ]
-    current = list(messages)
+    current = _without_empty_parts(messages)
     repairs = []
     for name, step in steps:
         repaired = step(current)
@@ -104,13 +104,17 @@ def _refuse_unmendable(messages: Sequence[ChatMessage]) -> None:
                 pass  # rendered as the text that it is
 
 
+def _without_empty_parts(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Leaves out parts without a word, which is no repair. A last [THINK] to go on with stays."""
+    out = [replace(m, parts=tuple(part for part in m.parts if part.text)) for m in messages]
+    if ends_in_open_thought(messages) and not messages[-1].parts[-1].text:
+        out[-1] = replace(out[-1], parts=(*out[-1].parts, messages[-1].parts[-1]))
+    return out
+
+
 def drop_empty_turns(messages: list[ChatMessage]) -> list[ChatMessage]:
     """System and assistant turns without a word or a call, as clients send after an aborted answer."""
-    return [m for m in messages if m.role in ("user", "tool") or m.tool_calls or any(map(_says, m.parts))]
-
-
-def _says(part: Part) -> bool:
-    return bool(part.text) or (isinstance(part, ThinkPart) and not part.closed)
+    return [m for m in messages if m.role in ("user", "tool") or m.tool_calls or m.parts]
 
 
 def system_after_answer_to_user(messages: list[ChatMessage]) -> list[ChatMessage]:
@@ -280,8 +284,9 @@ def continue_last_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
 
 
 def add_user_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
-    """Tools and settings are told with the first user turn, so there must be one, if only an empty one."""
-    if any(message.role == "user" for message in messages):
+    """Tools and settings are told with the first user turn: one must come before any call, be it empty."""
+    first = next((m for m in messages if m.role == "user" or m.tool_calls), None)
+    if first is not None and first.role == "user":
         return messages
     start = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     return [*messages[:start], ChatMessage("user"), *messages[start:]]

@@ -139,7 +139,6 @@ def _content(parts: Sequence[Part]) -> str | list[ContentChunk]:
         if isinstance(part, TextPart)
         else ThinkChunk(thinking=part.text, closed=part.closed)
         for part in parts
-        if part.text or not isinstance(part, TextPart)
     ]
 
 

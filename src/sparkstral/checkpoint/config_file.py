@@ -81,11 +81,11 @@ class Section:
     def __contains__(self, key: str) -> bool:
         return key in self._values
 
-    def integer(self, key: str) -> int:
-        """A required integer of at least 1."""
-        wanted = "a positive integer"
+    def integer(self, key: str, minimum: int = 1) -> int:
+        """A required integer of at least `minimum`."""
+        wanted = f"an integer of at least {minimum}"
         found = self._take(key, wanted)
-        if type(found) is not int or found < 1:
+        if type(found) is not int or found < minimum:
             raise self._mistyped(key, found, wanted)
         return found
 

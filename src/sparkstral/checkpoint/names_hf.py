@@ -118,7 +118,7 @@ def _read_text_config(text: Section) -> ModelConfig:
         vocab_size=text.integer("vocab_size"),
         num_attention_heads=text.integer("num_attention_heads"),
         q_lora_rank=text.integer("q_lora_rank"),
-        n_routed_experts=text.integer("n_routed_experts"),
+        n_routed_experts=text.integer("n_routed_experts", minimum=NUM_EXPERTS_PER_TOK),
         moe_intermediate_size=text.integer("moe_intermediate_size"),
         n_shared_experts=text.integer("n_shared_experts"),
         rms_norm_eps=text.number("rms_norm_eps"),
@@ -172,9 +172,8 @@ def _read_text_config(text: Section) -> ModelConfig:
         {"partial_rotary_factor": QK_ROPE_HEAD_DIM / (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM), "truncate": True}
     )
     rope.ignore("rope_type", "type", "max_position_embeddings")
-    text.ignore(
-        *_BOOKKEEPING, "intermediate_size", "num_local_experts"
-    )  # the width of dense layers: there are none
+    # intermediate_size is the width of dense layers, of which there are none.
+    text.ignore(*_BOOKKEEPING, "intermediate_size", "num_local_experts")
     for section in (text, rope):
         section.ignore_if_off()
         section.finish()

@@ -55,7 +55,7 @@ def read_params(path: Path) -> ModelConfig:
         vocab_size=params.integer("vocab_size"),
         num_attention_heads=params.integer("n_heads"),
         q_lora_rank=params.integer("q_lora_rank"),
-        n_routed_experts=moe.integer("num_experts"),
+        n_routed_experts=moe.integer("num_experts", minimum=NUM_EXPERTS_PER_TOK),
         moe_intermediate_size=moe.integer("expert_hidden_dim"),
         n_shared_experts=moe.integer("num_shared_experts"),
         rms_norm_eps=params.number("norm_eps"),

@@ -132,7 +132,7 @@ class _Planner:
         self._spans: list[Span] = []
         self._used: dict[str, UsedTensor] = {}
         self._skipped: dict[str, SkippedTensor] = {}
-        self._missing: list[str] = []
+        self._missing: dict[str, None] = {}  # an ordered set: gate and up may miss one and the same tensor
 
     def plan(self) -> LoadPlan:
         slots = list_slots(self._config)
@@ -204,7 +204,7 @@ class _Planner:
         found: dict[Part, TensorEntry] = {}
         for part, name in matrix.part_names.items():
             if name not in self._index.tensors:
-                self._missing.append(name)
+                self._missing[name] = None
                 continue
             found[part] = self._index.tensors[name]
             self._used[name] = UsedTensor(found[part], slot.tensor_class, matrix.form, part)
@@ -286,8 +286,7 @@ class _Planner:
             where = self._files.index_file or self._files.folder
             raise CheckpointError(
                 f"{where}: {len(self._missing)} tensors that the model needs are in no weight file: "
-                f"{list_names(dict.fromkeys(self._missing))}. Download the checkpoint again, whole and from "
-                "one revision."
+                f"{list_names(self._missing)}. Download the checkpoint again, whole and from one revision."
             )
 
     def _refuse_mixed_experts(self, slots: list[Slot]) -> None:

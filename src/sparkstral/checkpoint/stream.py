@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 from torch import Tensor
@@ -52,23 +53,28 @@ def fill(
     started, bytes_done, bytes_reported = time.monotonic(), 0, 0
     staging = _allocate_staging(next(iter(buffers.values())).device)
     for path, spans in itertools.groupby(plan.spans, key=lambda span: span.tensor.file):
-        try:
-            with path.open("rb", buffering=0) as file:
-                for span in spans:
-                    for num_bytes in _fill_span(file.fileno(), span, buffers[span.buffer], staging):
-                        bytes_done += num_bytes
-                        due = (
-                            bytes_done - bytes_reported >= bytes_total / _MAX_REPORTS
-                            or bytes_done == bytes_total
-                        )
-                        if progress is not None and due:
-                            progress(LoadProgress(bytes_done, bytes_total, path, time.monotonic() - started))
-                            bytes_reported = bytes_done
-        except OSError as error:
-            raise CheckpointError(
-                f"{path} cannot be read: {error.strerror}. Check the disk, and download the file again if it "
-                "is damaged."
-            ) from error
+        with _open(path) as file:
+            for span in spans:
+                for num_bytes in _fill_span(file.fileno(), span, buffers[span.buffer], staging):
+                    bytes_done += num_bytes
+                    bytes_due = min(bytes_reported + bytes_total / _MAX_REPORTS, bytes_total)
+                    if progress is not None and bytes_done >= bytes_due:
+                        progress(LoadProgress(bytes_done, bytes_total, path, time.monotonic() - started))
+                        bytes_reported = bytes_done
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb", buffering=0)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(
+        f"{path} cannot be read: {error.strerror}. Check its permissions and the disk, and download it again "
+        "if it is damaged."
+    )
 
 
 def _allocate_staging(device: torch.device) -> Tensor | None:
@@ -102,7 +108,10 @@ def _read_into(file: int, span: Span, start: int, target: Tensor) -> None:
     """Fill `target` (uint8, in this process' memory) from byte `start` of the span on."""
     view = target.numpy().data
     while view:
-        num_bytes = os.preadv(file, [view], span.offset + start)
+        try:
+            num_bytes = os.preadv(file, [view], span.offset + start)
+        except OSError as error:
+            raise _unreadable(span.tensor.file, error) from error
         if num_bytes == 0:
             raise CheckpointError(
                 f"{span.tensor.file} is truncated: tensor {span.tensor.name} ends at byte "

@@ -18,12 +18,13 @@ from sparkstral.cli.local_server import local_server
 from sparkstral.cli.model_folder import resolve_model
 from sparkstral.demo import SKILLS, Skill
 from sparkstral.errors import ConfigError
-from sparkstral.evals.demo import DemoResult, run_demo
+from sparkstral.evals.demo import DemoResult, draw_items, run_demo
 from sparkstral.units import format_seconds
 
 
 def demo(
-    items: Annotated[int, typer.Option(min=1, help="Held-out conversations for each row of the table.")] = 100,
+    items: Annotated[int, typer.Option(min=1, help="Held-out conversations for each row of the table.")] = 200,
+    long_items: Annotated[int, typer.Option(min=1, help="The same for each length of a pass key.")] = 50,
     seed: Annotated[int, typer.Option(help="Which conversations: another seed draws others.")] = 0,
     skill: Annotated[list[str] | None, typer.Option(help="Only this skill; may be given several times.")] = None,
     model: Annotated[str, typer.Option(help="demo, or the folder of another checkpoint of the demo.")] = "demo",
@@ -41,7 +42,8 @@ def demo(
             TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[num_wrong]} wrong"), console=Console(stderr=True), transient=True,
         ) as progress:  # fmt: skip
-            task = progress.add_task("", total=items * sum(len(each.labels) for each in skills), num_wrong=0)
+            total = len(draw_items(skills, items, long_items, seed))
+            task = progress.add_task("", total=total, num_wrong=0)
             num_wrong = 0
 
             def on_item(_skill: str, right: bool) -> None:
@@ -51,7 +53,13 @@ def demo(
 
             return asyncio.run(
                 run_demo(
-                    server_url, num_items=items, seed=seed, skills=skills, concurrency=concurrency, on_item=on_item
+                    server_url,
+                    num_items=items,
+                    num_long_items=long_items,
+                    seed=seed,
+                    skills=skills,
+                    concurrency=concurrency,
+                    on_item=on_item,
                 )
             )
 

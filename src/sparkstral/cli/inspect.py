@@ -38,16 +38,20 @@ def _print_summary(summary: CheckpointSummary) -> None:
     console = Console()
     index = f", index {summary.index_file}" if summary.index_file else ", no index"
     console.print(f"{summary.folder}\n{summary.layout} layout: {summary.config_file}{index}", highlight=False)
-    table = Table("tensors of", "count", "parameters", "bytes", "GiB", "stored as", "")
+    table = Table("tensors of", "count", "parameters", "size", "stored as")
+    for column in table.columns[1:4]:
+        column.justify = "right"
     for each in summary.classes:
-        dtypes = ", ".join(f"{dtype} {format_bytes(size)}" for dtype, size in each.dtypes.items())
-        note = f"skipped: {each.skipped_reason}" if each.skipped_reason else " ".join(each.forms)
-        numbers = (f"{each.num_tensors:,}", f"{each.num_parameters:,}", f"{each.num_bytes:,}")
-        table.add_row(each.name, *numbers, f"{each.num_bytes / 2**30:.3f}", dtypes, note)
+        stored_as = "skipped" if each.skipped_reason else f"{' '.join(each.forms)} ({', '.join(each.dtypes)})"
+        numbers = (f"{each.num_tensors:,}", f"{each.num_parameters:,}", format_bytes(each.num_bytes))
+        table.add_row(each.name, *numbers, stored_as)
     table.add_section()
-    totals = (f"{summary.num_tensors:,}", f"{summary.num_parameters:,}", f"{summary.num_bytes:,}")
-    table.add_row("all", *totals, f"{summary.num_bytes / 2**30:.3f}", "", f"{len(summary.files)} files")
+    totals = (f"{summary.num_tensors:,}", f"{summary.num_parameters:,}", format_bytes(summary.num_bytes))
+    table.add_row("all", *totals, f"{len(summary.files)} files")
     console.print(table)
+    for each in summary.classes:
+        if each.skipped_reason:
+            console.print(f"{each.name} skipped: {each.skipped_reason}", highlight=False)
     config = dataclasses.asdict(summary.config)
     console.print(", ".join(f"{name} {value}" for name, value in config.items()), style="dim", highlight=False)
 

@@ -15,8 +15,8 @@ import uvicorn
 
 from sparkstral.api.app import create_app
 from sparkstral.chat.tokenizer import ChatTokenizer
-from sparkstral.config import EngineConfig, ServerConfig
 from sparkstral.cli.progress import show_startup
+from sparkstral.config import EngineConfig, ServerConfig
 from sparkstral.engine.inproc import InprocEngineClient
 
 

@@ -5,13 +5,12 @@ Owns the meaning of a MODEL argument; what the folder holds is checkpoint/'s bus
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
+from sparkstral.checkpoint.locate import EXAMPLE_HUB_ID, is_hub_id
 from sparkstral.demo.location import DEMO_CHECKPOINT
 from sparkstral.errors import CheckpointError
 
-_HUB_ID = re.compile(r"^[A-Za-z0-9][\w.-]*/[\w.-]+$")
 # One copy of the weights: the native files, or, where a repository has only those, the HF layout.
 _NATIVE_FILES = ["params.json", "tekken.json", "consolidated*.safetensors", "consolidated*.index.json"]
 _HF_FILES = ["config.json", "tekken.json", "model*.safetensors", "model*.index.json"]
@@ -29,11 +28,11 @@ def resolve_model(model: str) -> Path:
         return path
     if path.is_file():
         raise CheckpointError(f"{path} is a file; name the folder that holds the checkpoint: {path.parent}")
-    if _HUB_ID.match(model):
+    if is_hub_id(model):
         return _download(model)
     raise CheckpointError(
         f"No model at {model!r}. Give the folder of a checkpoint, a Hub id such as "
-        "mistralai/Mistral-Small-4-119B-2603-NVFP4, or nothing for the demo model."
+        f"{EXAMPLE_HUB_ID}, or nothing for the demo model."
     )
 
 

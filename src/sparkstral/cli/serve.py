@@ -19,12 +19,17 @@ from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
 from sparkstral.cli.model_folder import resolve_model
 from sparkstral.cli.progress import show_startup
-from sparkstral.config import DEFAULT_HOST, DEFAULT_PORT, SERVED_MODEL_NAME, EngineConfig, ServerConfig
+from sparkstral.config import (
+    DEFAULT_HOST,
+    DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_PORT,
+    SERVED_MODEL_NAME,
+    ServerConfig,
+)
 from sparkstral.engine.process import ProcessEngineClient
 from sparkstral.errors import ConfigError, NotReadyError
 from sparkstral.types import EngineInfo
-
-_DEFAULTS = EngineConfig.__dataclass_fields__
 
 
 def serve(
@@ -33,8 +38,8 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535)] = DEFAULT_PORT,
     served_model_name: Annotated[str, typer.Option(help="The name in /v1/models.")] = SERVED_MODEL_NAME,
     max_model_len: options.MaxModelLen = None,
-    max_num_seqs: options.MaxNumSeqs = _DEFAULTS["max_num_seqs"].default,
-    max_num_batched_tokens: options.MaxNumBatchedTokens = _DEFAULTS["max_num_batched_tokens"].default,
+    max_num_seqs: options.MaxNumSeqs = DEFAULT_MAX_NUM_SEQS,
+    max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     kv_memory: options.KvMemory = None,
     device: options.DeviceChoice = options.Device.auto,
     threads: options.Threads = None,

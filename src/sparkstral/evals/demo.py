@@ -1,7 +1,7 @@
 """Does the demo model answer as it should: held-out conversations of each skill, asked through the HTTP door.
 
-Owns how an evaluation is run and counted; the conversations and their judges are the demo room's. Greedy, free-running
-generation: a turn is asked with the right earlier turns, and a conversation passes when every turn of it is right, which
+Owns how an evaluation is run and counted; their judges are the demo room's. Greedy, free-running
+generation: a turn is asked with the right earlier turns, and a conversation passes when every turn is right, which
 is the same as letting it run freely.
 """
 
@@ -64,12 +64,15 @@ async def run_demo(
     url: str,
     *,
     num_items: int,
+    num_long_items: int,
     seed: int,
     skills: Iterable[Skill] = SKILLS,
     concurrency: int = 16,
     on_item: Callable[[str, bool], None] = lambda skill, right: None,
 ) -> DemoResult:
-    """Ask `num_items` held-out conversations of each row and count. `on_item` hears of each one (skill, right).
+    """Ask `num_items` held-out conversations of each row and count; `num_long_items` of each length of a pass key.
+
+    `on_item` hears of each one (skill, right).
 
     Raises EndpointError when the server cannot be reached; a refused or failed request counts as wrong.
     """
@@ -85,22 +88,32 @@ async def run_demo(
             on_item(item.skill, miss is None)
             return item, miss, num_tokens
 
-        items = [item for skill in skills for item in eval_items(skill.name, num_items, seed)]
+        items = draw_items(skills, num_items, num_long_items, seed)
         judged = await asyncio.gather(*map(judge, items))
     finally:
         await endpoint.aclose()
-    bars = {skill.name: skill.bar for skill in skills}
+    by_name = {skill.name: skill for skill in skills}
     counts: dict[tuple[str, str], list[int]] = {}
     for item, miss, _ in judged:
-        right_and_all = counts.setdefault((item.skill, item.label), [0, 0])
+        label = item.label if by_name[item.skill].bar_for_each_label else ""
+        right_and_all = counts.setdefault((item.skill, label), [0, 0])
         right_and_all[0] += miss is None
         right_and_all[1] += 1
     return DemoResult(
-        rows=tuple(Row(skill, label, bars[skill], *pair) for (skill, label), pair in counts.items()),
+        rows=tuple(Row(skill, label, by_name[skill].bar, *pair) for (skill, label), pair in counts.items()),
         misses=tuple(miss for _, miss, _ in judged if miss is not None),
         num_completion_tokens=sum(num_tokens for *_, num_tokens in judged),
         seconds=time.monotonic() - started,
     )
+
+
+def draw_items(skills: Iterable[Skill], num_items: int, num_long_items: int, seed: int) -> list[EvalItem]:
+    """The held-out conversations of an evaluation, long ones last so that the table fills early."""
+    items: list[EvalItem] = []
+    for skill in sorted(skills, key=lambda skill: skill.bar_for_each_label):
+        num = num_long_items * len(skill.labels) if skill.bar_for_each_label else num_items
+        items += eval_items(skill.name, num, seed)
+    return items
 
 
 async def _ask(endpoint: Endpoint, model: str, item: EvalItem) -> tuple[Miss | None, int]:

@@ -97,10 +97,11 @@ class KvCacheManager:
         """See to it that the table covers `num_tokens`; False, and nothing is changed, if too few blocks are
         free."""
         num_missing = self._num_blocks_for(num_tokens) - len(table.block_ids)
+        if num_missing <= 0:
+            return True
         if num_missing > self.pool.num_free:
             return False
-        if num_missing > 0:
-            self._append_fresh(table, num_missing)
+        self._append_fresh(table, num_missing)
         return True
 
     def skip_cached(self, table: BlockTable, token_ids: Sequence[int], num_computed_tokens: int) -> int:

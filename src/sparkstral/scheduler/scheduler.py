@@ -32,8 +32,6 @@ from sparkstral.types import (
     TokenOutput,
 )
 
-NO_FAILURES: dict[str, Failure] = {}
-
 
 def _arrival(request: Request) -> int:
     return request.arrival
@@ -288,7 +286,8 @@ class Scheduler:
         """Tokens that the cache holds already need no computing; a preempted request's own do not count as
         cached."""
         if request.num_preemptions == 0:
-            num_skipped = num_computed_tokens - request.num_computed_tokens
+            prompt_end = request.num_prompt_tokens
+            num_skipped = min(num_computed_tokens, prompt_end) - min(request.num_computed_tokens, prompt_end)
             request.num_cached_tokens += num_skipped
             self._num_cached_prompt_tokens += num_skipped
         request.num_computed_tokens = num_computed_tokens

@@ -79,6 +79,7 @@ def test_a_good_list_is_left_alone() -> None:
             ],
             ["user: ab\n\nc", "assistant: d +look +look", "tool: 1", "tool: 2"],
         ),
+        ("merge_turns", [say("user", ""), say("user", "a")], ["user: a"]),
         (
             "close_thoughts",
             [say("user", "Hi"), say("assistant", ThinkPart("hm", closed=False)), say("user", "Go on")],
@@ -149,6 +150,11 @@ def test_a_good_list_is_left_alone() -> None:
             ["user: Hi", "assistant: Ho", "user: Go on"],
         ),
         ("add_user_turn", [say("system", "Greet.")], ["system: Greet.", "user: "]),
+        (
+            "add_user_turn",
+            [call("aaaaaaaa1"), result("aaaaaaaa1", "1"), say("user", "So?")],
+            ["user: ", "assistant:  +look", "tool: 1", "user: So?"],
+        ),
     ],
 )
 def test_repair(repair: str, messages: list[ChatMessage], expected: list[str]) -> None:
@@ -157,6 +163,14 @@ def test_repair(repair: str, messages: list[ChatMessage], expected: list[str]) -
     assert told(history.messages) == expected
     again = repair_history(history.messages).repairs
     assert set(again) <= {"merge_turns"}  # two users' turns in a row are left to the renderer
+
+
+def test_parts_without_a_word_are_left_out_without_mention() -> None:
+    history = repair_history(
+        [say("user", "", "Hi"), say("assistant", ThinkPart(""), "Ho"), say("user", "Hm")]
+    )
+    assert history.messages == (say("user", "Hi"), say("assistant", "Ho"), say("user", "Hm"))
+    assert history.repairs == ()
 
 
 def test_only_the_last_turn_is_continued() -> None:
@@ -218,4 +232,4 @@ def test_refusals_name_the_place(messages: list[ChatMessage], param: str) -> Non
 @pytest.mark.timeout(30)
 def test_every_repair_takes_linear_time() -> None:
     messages = [m for _ in range(10_000) for m in (call("0"), result("0", "a"), result("1", "b"))]
-    assert len(repair_history(messages).messages) == 30_000
+    assert len(repair_history(messages).messages) == 30_001

@@ -14,6 +14,7 @@ from sparkstral.types import (
     Finished,
     FinishReason,
     OutputEvent,
+    ReasoningDelta,
     TextDelta,
     ToolCallArguments,
     ToolCallBegin,
@@ -78,6 +79,27 @@ def test_case(case: dict[str, Any], split: str, tokenizer: ChatTokenizer) -> Non
     assert message.usage is not None
     assert message.usage.num_completion_tokens == len(ids)
     assert (message.usage.num_reasoning_tokens > 0) == bool(expect["reasoning"])
+
+
+@pytest.mark.parametrize("case", load_cases("anthropic_streams"), ids=lambda case: case["id"])
+def test_events_come_in_the_order_of_blocks(case: dict[str, Any], tokenizer: ChatTokenizer) -> None:
+    """A protocol that sends blocks one after the other only has to start one when the kind changes."""
+    blocks: list[dict[str, Any]] = []
+    for event in events_of(case["output_ids"], tokenizer):
+        match event:
+            case TextDelta(text) | ReasoningDelta(text):
+                kind = "text" if isinstance(event, TextDelta) else "thinking"
+                if not blocks or blocks[-1]["type"] != kind:
+                    blocks.append({"type": kind, kind: ""})
+                blocks[-1][kind] += text
+            case ToolCallBegin():
+                blocks.append({"type": "tool_use", "name": event.name, "input": ""})
+            case ToolCallArguments():
+                blocks[-1]["input"] += event.delta
+    for block in blocks:
+        if block["type"] == "tool_use":
+            block["input"] = json.loads(block["input"])
+    assert blocks == case["expect_blocks"]
 
 
 def test_events_of_a_call_come_as_early_as_they_are_certain(tokenizer: ChatTokenizer) -> None:

@@ -13,6 +13,7 @@ from tests.support.messages import says
 from tests.support.tiny_checkpoint import (
     TINY,
     ExpertForm,
+    Tensors,
     equal_gate_up_scales,
     hf_tensors,
     native_tensors,
@@ -24,7 +25,7 @@ from tests.support.tiny_checkpoint import (
 from torch import Tensor
 from transformers import Mistral4Config, Mistral4ForCausalLM
 
-from sparkstral.checkpoint import stream
+from sparkstral.checkpoint import names_native, stream
 from sparkstral.checkpoint.load import load
 from sparkstral.checkpoint.plan import plan_load
 from sparkstral.errors import CheckpointError
@@ -107,6 +108,10 @@ def test_dense_tensors_are_in_their_places(tmp_path: Path, shards: int, index: b
 def test_nvfp4_experts_are_the_bytes_of_the_file(tmp_path: Path) -> None:
     tensors = native_tensors(TINY, "nvfp4")
     _, weights = load(write_native(tmp_path, tensors=tensors, shards=2))
+    assert_nvfp4_experts(weights, tensors)
+
+
+def assert_nvfp4_experts(weights: ModelWeights, tensors: Tensors) -> None:
     for number, layer in enumerate(weights.layers):
         for name, weight in [
             ("w1", layer.experts.gate),
@@ -126,6 +131,24 @@ def test_nvfp4_experts_are_the_bytes_of_the_file(tmp_path: Path) -> None:
         assert_same(shared.packed, tensors[stem + "weight_packed"])
         assert_same(shared.scale, tensors[stem + "weight_scale"])
         assert_same(shared.global_scale, tensors[stem + "weight_global_scale"][0])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"experts.gate": "w3", "experts.up": "w1", "experts.down": "w2"},
+        {"experts.gate": "w1", "experts.up": "w1", "experts.down": "w2"},
+    ],
+)
+def test_a_mistaken_name_of_an_expert_matrix_would_be_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: dict[str, str]
+) -> None:
+    """A mutation: w1 and w3 have one shape, so that nothing but their contents tells them apart."""
+    tensors = native_tensors(TINY, "nvfp4")
+    write_native(tmp_path, tensors=tensors)
+    monkeypatch.setattr(names_native, "_EXPERT_NAMES", names)
+    with pytest.raises((AssertionError, CheckpointError)):
+        assert_nvfp4_experts(load(tmp_path)[1], tensors)
 
 
 def test_gate_and_up_keep_their_own_global_scales(tmp_path: Path) -> None:
@@ -268,6 +291,16 @@ def test_file_that_shrinks_between_plan_and_reading(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointError, match=says(path, "is truncated", "Download it again")):
         load(tmp_path, progress=cut)
+
+
+def test_file_that_vanishes_between_plan_and_reading(tmp_path: Path) -> None:
+    paths = sorted(write_native(tmp_path, shards=2).glob("*.safetensors"))
+
+    def remove(progress: stream.LoadProgress) -> None:
+        paths[1].unlink(missing_ok=True)
+
+    with pytest.raises(CheckpointError, match=says(paths[1], "cannot be read", "download it again")):
+        load(tmp_path, progress=remove)
 
 
 @pytest.mark.parametrize(

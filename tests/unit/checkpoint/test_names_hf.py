@@ -79,8 +79,9 @@ def test_vision_architecture_around_another_text_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     ["hidden_size", "n_routed_experts", "rms_norm_eps", "hidden_act", "rope_parameters",
-     "rope_parameters.factor", "rope_parameters.llama_4_scaling_beta", "rope_parameters.original_max_position_embeddings",
-     "rope_parameters.mscale", "rope_parameters.mscale_all_dim"],
+     "rope_parameters.factor", "rope_parameters.llama_4_scaling_beta",
+     "rope_parameters.original_max_position_embeddings", "rope_parameters.mscale",
+     "rope_parameters.mscale_all_dim"],
 )  # fmt: skip
 def test_missing_key(tmp_path: Path, path: str) -> None:
     file = write(tmp_path, text_config(), {path: ...})

@@ -113,7 +113,13 @@ def test_unknown_key(tmp_path: Path, path: str, nearest: str | None) -> None:
 @pytest.mark.parametrize("value", ["4096", 4096.5, True, None, 0, -1, [1]])
 def test_mistyped_integer(tmp_path: Path, value: object) -> None:
     file = write(tmp_path, {"dim": value})
-    with pytest.raises(CheckpointError, match=says(f"{file}: dim is {value!r}", "a positive integer")):
+    with pytest.raises(CheckpointError, match=says(f"{file}: dim is {value!r}", "an integer of at least 1")):
+        read_params(file)
+
+
+def test_fewer_experts_than_each_token_takes(tmp_path: Path) -> None:
+    file = write(tmp_path, {"moe.num_experts": 3})
+    with pytest.raises(CheckpointError, match=says(f"{file}: moe.num_experts is 3", "at least 4")):
         read_params(file)
 
 

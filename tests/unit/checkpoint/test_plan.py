@@ -300,9 +300,10 @@ def test_wrong_shape_of_stacked_experts(
         plan_load(tmp_path)
 
 
-def test_missing_half_of_stacked_experts(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["gate_up_proj", "down_proj"])
+def test_missing_half_of_stacked_experts(tmp_path: Path, name: str) -> None:
     tensors = hf_tensors(native_tensors(TINY, "bf16"), stacked=True)
-    del tensors["model.layers.0.mlp.experts.down_proj"]
+    del tensors[f"model.layers.0.mlp.experts.{name}"]
     write_hf(tmp_path, tensors, text_config())
-    with pytest.raises(CheckpointError, match=says("1 tensors", "model.layers.0.mlp.experts.down_proj")):
+    with pytest.raises(CheckpointError, match=says(": 1 tensors", f"model.layers.0.mlp.experts.{name}.")):
         plan_load(tmp_path)

@@ -4,6 +4,8 @@ before."""
 from __future__ import annotations
 
 import re
+from statistics import median
+from time import thread_time
 
 import pytest
 from tests.unit.scheduler.fake_engine import (
@@ -466,3 +468,22 @@ def test_the_counts_add_up() -> None:
     assert (stats.num_prompt_tokens, stats.num_generated_tokens) == (14, 5)
     assert stats.num_free_blocks == engine.cache.pool.num_usable
     assert stats.num_cached_blocks == 2 + 1
+
+
+def test_a_step_of_32_decodes_costs_little() -> None:
+    """Measured: 90 µs on one core of an AMD EPYC server, 2026-12-02. The bound is wide for slow, busy
+    machines; what it catches is work that grows with the context or with the number of requests squared."""
+    scheduler = Scheduler(SchedulerConfig(32, 2048, 4096, VOCAB_SIZE), KvCacheManager(2049, 64))
+    for i in range(32):
+        scheduler.add(make_request(f"request {i}", prompt(1000, first=i), max_tokens=3000))
+    seconds = []
+    while len(seconds) < 300:
+        begin = thread_time()
+        plan = scheduler.schedule()
+        planned = thread_time()
+        result = ModelRunnerOutput({row.request_id: (5,) for row in plan.scheduled if row.samples})
+        executed = thread_time()
+        scheduler.update(plan, result)
+        if len(result.sampled) == 32:
+            seconds.append(planned - begin + thread_time() - executed)
+    assert median(seconds) < 600e-6
