@@ -155,6 +155,21 @@ def test_an_idle_engine_takes_no_processor_time(tiny_model: Path):
     asyncio.run(main())
 
 
+def test_a_process_that_cannot_be_started_is_a_dead_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+
+    async def main() -> None:
+        client = ProcessEngineClient(tiny_config(tmp_path))
+        await client.start()
+        with pytest.raises(NotReadyError, match="/no/such/python"):
+            await client.wait_until_ready()
+        await client.stop()
+        assert list(tmp_path.iterdir()) == []
+
+    asyncio.run(main())
+
+
 def test_the_servers_process_needs_no_torch():
     program = "import sys, sparkstral.engine.process; sys.exit('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
