@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparkstral.sampling import sampler
 from sparkstral.sampling.sampler import SamplingRow, derive_seed, draw_uniform, sample
 from sparkstral.types import Failure, SamplingParams
 
@@ -129,6 +130,15 @@ def test_forbidden_tokens_never_come():
     assert sample(torch.tensor([logits]), [masked]) == [3]
     row = SamplingRow(replace(GREEDY, banned_token_ids=(3,)), 0, 0, bitmask=bitmask(4, 1, 3))
     assert sample(torch.tensor([logits]), [row]) == [1]
+
+
+@pytest.mark.parametrize(("uniform", "expected"), [(0.0, 1), (1 - 2.0**-53, 3)])
+def test_the_ends_of_the_distribution_are_allowed_tokens(
+    uniform: float, expected: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sampler, "draw_uniform", lambda seed, position: uniform)
+    row = SamplingRow(replace(PLAIN, banned_token_ids=(0, 4)), 0, 0)
+    assert sample(torch.zeros(1, 5), [row]) == [expected]
 
 
 def test_masks_reach_every_word():
