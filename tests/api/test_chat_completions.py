@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from tests.api.conftest import MODEL, Doors
-from tests.support.fake_engine import FakeEngine, written
 
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.types import Failure, GenerationRequest
+from tests.api.conftest import MODEL, Doors
+from tests.support.fake_engine import FakeEngine, written
 
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
 WEATHER: list[Any] = [

@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from tests.api.conftest import MODEL, Doors
 
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.config import ServerConfig
 from sparkstral.types import EnginePhase, EngineStatus
+from tests.api.conftest import MODEL, Doors
 
 BODY = {"messages": [{"role": "user", "content": "Say hello."}]}
 

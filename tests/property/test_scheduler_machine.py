@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.unit.scheduler.fake_engine import NAN, FakeEngine, make_request, uninterrupted
 
 from sparkstral.kv_cache.manager import BlockTable, KvCacheManager
 from sparkstral.scheduler.request import Request
 from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.types import Failure, FinishReason, GenerationRequest, SchedulerOutput
+from tests.unit.scheduler.fake_engine import NAN, FakeEngine, make_request, uninterrupted
 
 MAX_MODEL_LEN = 24
 SETTINGS = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.support.tiny_engine import tiny_config
 
 from sparkstral.engine.process import ProcessEngineClient, describe_exit
 from sparkstral.errors import NotReadyError
 from sparkstral.types import EnginePhase, GenerationRequest, SamplingParams, TokenOutput
+from tests.support.tiny_engine import tiny_config
 
 ENDLESS = SamplingParams(max_tokens=500, temperature=0, stop_token_ids=())
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.tekken import write_tekken
 
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.errors import CheckpointError
+from tests.support.tekken import write_tekken
 
 
 def test_known_texts_have_their_known_ids(tokenizer: ChatTokenizer) -> None:

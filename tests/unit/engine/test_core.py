@@ -7,8 +7,6 @@ import threading
 
 import pytest
 import torch
-from tests.support.context_model import ContextModel, greedy_continuation
-from tests.support.core_bench import TOKENIZER, Engine, request
 
 from sparkstral.engine import core as core_module
 from sparkstral.engine.messages import Abort, Outputs, Shutdown, Submit
@@ -17,6 +15,8 @@ from sparkstral.runner.model_runner import DeviceError
 from sparkstral.structured import compiler
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.types import FinishReason
+from tests.support.context_model import ContextModel, greedy_continuation
+from tests.support.core_bench import TOKENIZER, Engine, request
 
 
 def test_greedy_equals_the_reference_in_a_full_house():

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.memory.test_plan import REAL
-
 from sparkstral.memory.workspace import Workspace
+from tests.unit.memory.test_plan import REAL
 
 WORKSPACE = Workspace(REAL, dtype_bytes=2, max_num_batched_tokens=2048, max_num_seqs=32)
 

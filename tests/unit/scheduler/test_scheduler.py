@@ -8,6 +8,13 @@ from statistics import median
 from time import thread_time
 
 import pytest
+
+from sparkstral.errors import ConfigError
+from sparkstral.kv_cache.manager import KvCacheManager
+from sparkstral.scheduler import policy
+from sparkstral.scheduler.budgets import SchedulerConfig
+from sparkstral.scheduler.scheduler import Scheduler
+from sparkstral.types import Failure, FinishReason, GenerationRequest, ModelRunnerOutput
 from tests.unit.scheduler.fake_engine import (
     NAN,
     VOCAB_SIZE,
@@ -16,13 +23,6 @@ from tests.unit.scheduler.fake_engine import (
     next_token,
     uninterrupted,
 )
-
-from sparkstral.errors import ConfigError
-from sparkstral.kv_cache.manager import KvCacheManager
-from sparkstral.scheduler import policy
-from sparkstral.scheduler.budgets import SchedulerConfig
-from sparkstral.scheduler.scheduler import Scheduler
-from sparkstral.types import Failure, FinishReason, GenerationRequest, ModelRunnerOutput
 
 
 def prompt(length: int, first: int = 0) -> tuple[int, ...]:

@@ -8,8 +8,6 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.support.fake_engine import FakeEngine, written
-from tests.support.tekken import v15_tokenizer
 
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
@@ -31,6 +29,8 @@ from sparkstral.types import (
     TextPart,
     TokenOutput,
 )
+from tests.support.fake_engine import FakeEngine, written
+from tests.support.tekken import v15_tokenizer
 
 Stream = AsyncGenerator[TokenOutput, None]
 
