@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.context_model import greedy_continuation
-from tests.support.core_bench import Engine, request
 
 from sparkstral.engine.messages import Abort, Outputs, Submit
 from sparkstral.types import FinishReason
+from tests.support.context_model import greedy_continuation
+from tests.support.core_bench import Engine, request
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tests.support.context_model import VOCAB_SIZE, ContextModel, make_pool
-
 from sparkstral.engine.core import EngineCore
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import FromEngine, Outputs, Shutdown, Submit, ToEngine
@@ -17,6 +15,7 @@ from sparkstral.structured.compiler import GrammarCompiler
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.structured.vocabulary import Vocabulary, build_grammar_tokenizer
 from sparkstral.types import EngineStats, GenerationRequest, GrammarSpec, SamplingParams, TokenOutput
+from tests.support.context_model import VOCAB_SIZE, ContextModel, make_pool
 
 BYTES = Vocabulary(tuple(bytes([i]) for i in range(256)), num_special_tokens=40, pattern=r"\s+|\S+")
 TOKENIZER = build_grammar_tokenizer(BYTES, VOCAB_SIZE)

@@ -64,8 +64,7 @@ def build_engine(
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     device = choose_device(config.device)
-    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files
-    # hold.
+    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     load_plan = plan_load(config.model_path)
     model_config = load_plan.config
@@ -125,9 +124,7 @@ def describe_device(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
-def plan_memory(
-    config: EngineConfig, load_plan: LoadPlan, device: torch.device, dtype: torch.dtype
-) -> MemoryPlan:
+def plan_memory(config: EngineConfig, load_plan: LoadPlan, device: torch.device, dtype: torch.dtype) -> MemoryPlan:
     """The memory that `config` asks for, from the checkpoint's headers alone."""
     model_config = load_plan.config
     num_parameters = sum(

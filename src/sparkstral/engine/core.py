@@ -55,8 +55,7 @@ class EngineCore:
         self._send = send
         self._outputs: list[TokenOutput] = []
         self._waiting_for_grammar: dict[str, tuple[GenerationRequest, Compilation]] = {}
-        # Holding a grammar keeps it from being forgotten while its request may still be preempted and
-        # resumed.
+        # Holding a grammar keeps it from being forgotten while its request may still be preempted and resumed.
         self._grammars_in_use: dict[str, CompiledGrammar] = {}
 
     def warm_up(self) -> None:

@@ -34,9 +34,7 @@ class InprocEngineClient(LineClient):
             except RuntimeError:  # the loop was closed, so no one is left to serve
                 self._inbox.put(Shutdown())
 
-        self._thread = threading.Thread(
-            target=live, args=(self._config, self._inbox, send), name="engine", daemon=True
-        )
+        self._thread = threading.Thread(target=live, args=(self._config, self._inbox, send), name="engine", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:

@@ -149,8 +149,7 @@ class EngineProcess:
             self._require_process().kill()
 
     async def wait(self) -> str:
-        """Pass on what the child says until it is gone; why it ended, in a sentence. Closes
-        itself."""
+        """Pass on what the child says until it is gone; why it ended, in a sentence. Closes itself."""
         listening = asyncio.create_task(self._listen())
         ended = asyncio.create_task(self._require_process().wait())
         await asyncio.wait([listening, ended], return_when=asyncio.FIRST_COMPLETED)

@@ -94,8 +94,7 @@ def _mask(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution
-    function."""
+    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution function."""
     device = logits.device
     temperature = _column([row.params.temperature for row in rows], device)
     # The difference first: dividing by a tiny temperature could overflow the largest logit itself.

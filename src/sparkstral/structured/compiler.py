@@ -41,8 +41,7 @@ class GrammarCompiler:
         wake: Callable[[], None],
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
-        """`build` compiles a lark text and raises `GrammarError`; `wake` is called by a worker when it is
-        done."""
+        """`build` compiles a lark text and raises `GrammarError`; `wake` is called by a worker when it is done."""
         self._build = build
         self._wake = wake
         self._time_limit_s = time_limit_s
@@ -54,8 +53,7 @@ class GrammarCompiler:
         self._live: weakref.WeakValueDictionary[GrammarSpec, CompiledGrammar] = weakref.WeakValueDictionary()
 
     def compile(self, spec: GrammarSpec) -> Compilation:
-        """Begin; the result may be there already. The caller keeps the result for as long as its request
-        lives."""
+        """Begin; the result may be there already. The caller keeps the result for as long as its request lives."""
         grammar = self._live.get(spec)
         if grammar is not None:
             self._remember(spec, grammar)
@@ -73,8 +71,7 @@ class GrammarCompiler:
         return self._live[spec]
 
     def poll(self) -> float | None:
-        """Set the results of what is done or overdue. Returns in how many seconds to poll at the latest, if
-        at all."""
+        """Set the results of what is done or overdue. Returns in how many seconds to poll at the latest, if at all."""
         while not self._done.empty():
             compilation, result = self._done.get()
             if compilation in self._running:  # else it was given up
