@@ -7,11 +7,6 @@ import threading
 
 import pytest
 import torch
-<<<<<<< HEAD
-from tests.support.context_model import ContextModel, greedy_continuation
-from tests.support.core_bench import TOKENIZER, Engine, request
-=======
->>>>>>> engine
 
 from sparkstral.engine import core as core_module
 from sparkstral.engine.messages import Abort, Outputs, Shutdown, Submit
@@ -20,11 +15,8 @@ from sparkstral.runner.model_runner import DeviceError
 from sparkstral.structured import compiler
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.types import FinishReason
-<<<<<<< HEAD
-=======
 from tests.support.context_model import ContextModel, greedy_continuation
 from tests.support.core_bench import TOKENIZER, Engine, request
->>>>>>> engine
 
 
 def test_greedy_equals_the_reference_in_a_full_house():
