@@ -170,6 +170,27 @@ def test_a_process_that_cannot_be_started_is_a_dead_engine(tmp_path: Path, monke
     asyncio.run(main())
 
 
+def test_sockets_that_the_system_refuses_are_a_dead_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    too_long = tmp_path / ("x" * 120)  # a socket's path has 107 characters at most
+    too_long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(too_long))
+
+    async def main() -> None:
+        client = ProcessEngineClient(tiny_config(tmp_path))
+        await client.start()
+        with pytest.raises(NotReadyError, match="could not be started"):
+            await client.wait_until_ready()
+        await client.stop()
+        assert list(too_long.iterdir()) == []
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+        client = ProcessEngineClient(tiny_config(tmp_path))
+        await client.start()
+        with pytest.raises(NotReadyError, match="missing"):
+            await client.wait_until_ready()
+
+    asyncio.run(main())
+
+
 def test_the_servers_process_needs_no_torch():
     program = "import sys, sparkstral.engine.process; sys.exit('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
