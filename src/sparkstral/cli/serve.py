@@ -8,7 +8,7 @@ import shlex
 import socket
 import sys
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 import uvicorn
@@ -31,6 +31,8 @@ from sparkstral.engine.process import ProcessEngineClient
 from sparkstral.errors import ConfigError, NotReadyError
 from sparkstral.types import EngineInfo
 
+GRACE_S = 10  # after Ctrl-C, for answers that are nearly done; what takes longer is cut
+
 
 def serve(
     model: options.Model = "demo",
@@ -46,7 +48,8 @@ def serve(
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
-    logs.configure("json" if as_json else "text")
+    log_style: Literal["json", "text"] = "json" if as_json else "text"
+    logs.configure(log_style)
     engine_config = options.engine_config(
         resolve_model(model),
         device=device,
@@ -59,10 +62,17 @@ def serve(
     server_config = ServerConfig(host=host, port=port, served_model_name=served_model_name)
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
-    client = ProcessEngineClient(engine_config)
+    client = ProcessEngineClient(engine_config, log_style)
     app = create_app(client, tokenizer, server_config)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=10, access_log=False)
+        uvicorn.Config(
+            app,
+            lifespan="on",
+            timeout_graceful_shutdown=GRACE_S,
+            access_log=False,
+            log_level="warning",
+            log_config=None,  # logs.configure has seen to it
+        )
     )
     asyncio.run(_serve(server, listener, client, server_config, as_json=as_json))
 
@@ -89,7 +99,7 @@ async def _serve(
     """Run until a signal ends the server, or until the engine fails to start, which is raised as NotReadyError."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     # Waiting for the engine polls in a thread, so that the door answers /health from the first moment on.
-    starting = asyncio.create_task(asyncio.to_thread(show_startup, client))
+    starting = asyncio.create_task(asyncio.to_thread(show_startup, client, quiet=as_json))
     await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
     if starting.done() and not serving.done():
         try:
