@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -117,22 +117,12 @@ class ChatSession:
     def loop(self, runner: asyncio.Runner) -> None:
         """Ask and answer until /exit or Ctrl-D. Ctrl-C stops an answer; at the prompt it ends the program."""
         self._out.print("[dim]Talk to the model; /help lists the commands.[/dim]")
-        while True:
-            try:
-                line = self._out.input("[bold cyan]you ›[/] ").strip()
-            except EOFError:
-                break
-            if line in ("/exit", "/quit"):
-                break
-            if line.startswith("/"):
-                self._command(line)
-            elif line:
-                num_messages = len(self._messages)
-                try:
+        with suppress(EOFError):
+            while (line := self._out.input("[bold cyan]you ›[/] ").strip()) not in ("/exit", "/quit"):
+                if line.startswith("/"):
+                    self._command(line)
+                elif line:
                     self._turn(runner, line)
-                except (EndpointError, KeyboardInterrupt) as error:
-                    self._out.print(f"\n{error or 'stopped'}", style="red", markup=False)
-                    del self._messages[num_messages:]  # the question was not answered: ask it again or another
 
     async def aclose(self) -> None:
         await self._endpoint.aclose()
@@ -150,16 +140,22 @@ class ChatSession:
 
     def _turn(self, runner: asyncio.Runner, text: str) -> None:
         """One question, and the results of the calls that the model makes, until it answers."""
+        num_messages = len(self._messages)
         self._messages.append({"role": "user", "content": text})
-        while True:
-            answer = runner.run(self._answer())
-            self._messages.append(answer)
-            calls = answer.get("tool_calls", [])
-            if not calls:
-                return
-            for call in calls:
-                result = self._out.input(f"[yellow]result of {call['function']['name']} ›[/] ")
-                self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        try:
+            while calls := self._take(runner.run(self._answer())):
+                for call in calls:
+                    result = self._out.input(f"[yellow]result of {call['function']['name']} ›[/] ")
+                    self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        except (EndpointError, KeyboardInterrupt) as error:
+            self._out.print(f"\n{str(error) or 'stopped'}", style="red", markup=False)
+            del self._messages[num_messages:]  # the question was not answered: ask it again, or another
+
+    def _take(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        """Remember an answer; gives its calls."""
+        self._messages.append(answer)
+        calls: list[dict[str, Any]] = answer.get("tool_calls", [])
+        return calls
 
     async def _answer(self) -> dict[str, Any]:
         return await self._stream(await self._body())
