@@ -30,7 +30,8 @@ def mixture(tekken_path: Path, num_tokens: int, long_share: float, long_weight: 
 
     def long(rng: random.Random) -> Rendered:
         length = math.exp(rng.uniform(math.log(SHORTEST_PASSKEY_TOKENS), math.log(longest)))
-        return renderer.render(demo.passkey(rng, "train", round(length)))
+        plants = 1 if rng.random() < 0.4 else rng.randint(2, 8)  # more questions of one text teach more
+        return renderer.render(demo.passkey(rng, demo.Split.TRAIN, round(length), plants))
 
     return Mixture(
         short=short,
@@ -62,7 +63,7 @@ class BatchSource:
         self, tekken_path: Path, sizes: tuple[int, float, float], seed: int, num_workers: int
     ) -> None:
         """sizes: tokens in a batch, the long documents' share of them, and their weight in the loss."""
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork")  # so make it before CUDA is touched
         self._queues: list[Queue[PackedBatch]] = [context.Queue(maxsize=8) for _ in range(num_workers)]
         self._workers = [
             context.Process(

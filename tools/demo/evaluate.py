@@ -31,14 +31,12 @@ ARGS, TOOL_CALLS, BEGIN_THINK, END_THINK = 32, 9, 34, 35
 MOST_PROMPT_TOKENS = 131_072  # padded tokens of a batch
 MOST_ROWS = 512
 ROOM_TOKENS = 24  # what an answer may be longer than the right one
-PASSKEY_TOKENS = (500, 1000, 2000, 4000, 8000, 14000)
 
 
 @dataclass(slots=True)
 class Turn:
-    """One assistant turn to generate: prompt and right ids, and which item it belongs to."""
+    """One assistant turn to generate: prompt and right ids, and the number of its item."""
 
-    group: str
     item: int
     judge: Any  # EvalItem
     turn: Any  # EvalTurn
@@ -103,34 +101,44 @@ def generate(model: Mistral4ForCausalLM, turns: list[Turn], device: torch.device
 
 def held_out_turns(renderer: Renderer, items: int, seed: int) -> list[Turn]:
     """All turns of `items` held-out conversations of each skill; pass keys by length."""
-    groups: list[tuple[str, Any]] = []
-    for skill in demo.SKILLS:
-        groups += [(item.skill, item) for item in demo.eval_items(skill, items, seed)]
     turns = []
-    for number, (group, item) in enumerate(groups):
+    held_out = [item for skill in demo.SKILLS for item in demo.eval_items(skill.name, items, seed)]
+    for number, item in enumerate(held_out):
         rendered = renderer.render(item.conversation)
         for (begin, end), turn in zip(rendered.spans, item.turns, strict=True):
-            turns.append(
-                Turn(group, number, item, turn, rendered.token_ids[:begin], rendered.token_ids[begin:end])
-            )
+            turns.append(Turn(number, item, turn, rendered.token_ids[:begin], rendered.token_ids[begin:end]))
     return turns
 
 
 def report(renderer: Renderer, turns: list[Turn], failures_shown: int) -> dict[str, dict[str, Any]]:
-    """Print the table and some failures; returns {group: {items, passed, share}}."""
-    passed: dict[str, dict[int, bool]] = defaultdict(dict)
+    """Print failures and the table; returns {skill: {bar, items, passed, labels}}."""
+    passed: dict[tuple[str, str], dict[int, bool]] = defaultdict(dict)
     shown: dict[str, int] = defaultdict(int)
     for turn in turns:
-        why = turn.judge.wrong(turn.turn, answer_message(renderer, turn.answer or []))
-        passed[turn.group][turn.item] = passed[turn.group].get(turn.item, True) and why is None
-        if why is not None and shown[turn.group] < failures_shown:
-            shown[turn.group] += 1
-            print(f"  {turn.group} | …{renderer.text(turn.prompt)[-160:]!r} | {why[:300]}")
-    table = {}
-    for group, results in passed.items():
-        share = sum(results.values()) / len(results)
-        table[group] = {"items": len(results), "passed": sum(results.values()), "share": round(share, 4)}
-        print(f"{group:40s} {sum(results.values()):5d} / {len(results):5d}  {100 * share:6.2f} %")
+        item = turn.judge
+        why = item.wrong(turn.turn, answer_message(renderer, turn.answer or []))
+        results = passed[item.skill, item.label]
+        results[turn.item] = results.get(turn.item, True) and why is None
+        if why is not None and shown[item.skill] < failures_shown:
+            shown[item.skill] += 1
+            print(f"  {item.skill}, {item.label} | …{renderer.text(turn.prompt)[-200:]!r} | {why[:400]}")
+    table: dict[str, dict[str, Any]] = {}
+    for skill in demo.SKILLS:
+        labels = {label: results for (name, label), results in passed.items() if name == skill.name}
+        items = sum(len(results) for results in labels.values())
+        right = sum(sum(results.values()) for results in labels.values())
+        below = "" if right >= skill.bar * items else "  BELOW"
+        by_label = ", ".join(
+            f"{label} {sum(r.values())}/{len(r)}" for label, r in sorted(labels.items()) if label
+        )
+        share = f"{right:5d} / {items:5d} {100 * right / items:6.1f} %, bar {100 * skill.bar:.0f}{below}"
+        print(f"{skill.name:15s} {share}  {by_label}")
+        table[skill.name] = {
+            "bar": skill.bar,
+            "items": items,
+            "passed": right,
+            "labels": {label: {"items": len(r), "passed": sum(r.values())} for label, r in labels.items()},
+        }
     return table
 
 

@@ -97,7 +97,7 @@ def write(
     shards.append({name: state[hf_name].bfloat16() for hf_name, name in GLOBAL_NAMES.items()})
 
     folder.mkdir(parents=True, exist_ok=True)
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     total_bytes = 0
     for number, shard in enumerate(shards, 1):
         file_name = f"consolidated-{number:05d}-of-{len(shards):05d}.safetensors"

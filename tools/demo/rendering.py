@@ -31,9 +31,9 @@ class Conversation(Protocol):
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]: ...
     @property
-    def tools(self) -> Sequence[Mapping[str, Any]] | None: ...
+    def tools(self) -> Sequence[Any]: ...
     @property
-    def reasoning_effort(self) -> str | None: ...
+    def reasoning_effort(self) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Renderer:
         valid."""
         request = ChatCompletionRequest(
             messages=_native_messages(conversation.messages),
-            tools=list(conversation.tools) if conversation.tools else None,
+            tools=list(conversation.tools) or None,
             reasoning_effort=conversation.reasoning_effort,
         )
         token_ids = self._tokenizer.encode_chat_completion(request).tokens
@@ -84,7 +84,7 @@ class Renderer:
         return str(self._tekken.decode(list(token_ids), special_token_policy=SpecialTokenPolicy.KEEP))
 
 
-def _native_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _native_messages(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     """OpenAI-form messages as mistral-common takes them: reasoning as a chunk, call ids in the form that it
     accepts."""
     native = []

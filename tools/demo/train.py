@@ -132,12 +132,12 @@ def learning_rate(peak: float, step: int, elapsed_share: float) -> float:
 
 def run(arguments: argparse.Namespace) -> None:
     """Train for the given minutes and write the checkpoint, the log beside it."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    torch.backends.cuda.matmul.allow_tf32 = True
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
     sizes = (arguments.tokens, arguments.long_share, arguments.long_weight)
     source = BatchSource(arguments.tekken, sizes, arguments.seed, arguments.workers)
+    torch.set_num_threads(2)  # the workers need the other cores
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trainer = Trainer(device, computing_dtype(device), arguments.seed, arguments.start, arguments.compile)
     batch = DeviceBatch.of(source.take(), device)
     begin = saved = time.monotonic()
@@ -219,7 +219,7 @@ def parse() -> argparse.Namespace:
         "--long-share", type=float, default=0.2, help="share of the tokens in pass-key documents"
     )
     parser.add_argument(
-        "--long-weight", type=float, default=4.0, help="weight of a pass key's tokens in the loss"
+        "--long-weight", type=float, default=6.0, help="weight of a pass key's tokens in the loss"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=13, help="processes that make data")

@@ -22,7 +22,7 @@ def renderer() -> Renderer:
 
 def conversations(count: int) -> list[demo.Conversation]:
     rng = random.Random(5)
-    return [demo.sample(rng, skill, "train") for skill in demo.SKILLS for _ in range(count)]
+    return [demo.sample(rng, skill.name, demo.Split.TRAIN) for skill in demo.SKILLS for _ in range(count)]
 
 
 def spoken(message: dict[str, Any]) -> str:
@@ -61,7 +61,7 @@ def test_a_prompt_is_what_a_server_renders(renderer: Renderer) -> None:
 
 def test_a_right_answer_is_parsed_and_judged_right(renderer: Renderer) -> None:
     for skill in demo.SKILLS:
-        for item in demo.eval_items(skill, 3, 11):
+        for item in demo.eval_items(skill.name, 3, 11):
             rendered = renderer.render(item.conversation)
             for (begin, end), turn in zip(rendered.spans, item.turns, strict=True):
                 right = rendered.token_ids[begin:end]
