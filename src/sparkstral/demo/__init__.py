@@ -1,0 +1,17 @@
+"""The demo model's exercises: conversations with one right answer each, for its training and its evaluation.
+
+Standard library only. `training_mix` and `sample` draw conversations, `eval_items` draws held-out ones, `wrong_answer`
+judges an answer. Nothing held out (words, names, pairs of numbers, tools, wordings) ever occurs in training.
+"""
+
+from __future__ import annotations
+
+from sparkstral.demo.catalogue import SKILLS, Skill, eval_items, sample, skill_named, training_mix
+from sparkstral.demo.conversation import Conversation, EvalItem, EvalTurn, wrong_answer
+from sparkstral.demo.skills.passkey import passkey
+from sparkstral.demo.worlds import Split
+
+__all__ = [
+    "SKILLS", "Conversation", "EvalItem", "EvalTurn", "Skill", "Split", "eval_items", "passkey", "sample", "skill_named",
+    "training_mix", "wrong_answer",
+]  # fmt: skip

@@ -1,0 +1,128 @@
+"""Fifty facts about the product, each with its noun phrases or questions and its one answer.
+
+Owns: the facts. A noun phrase is put into many frames ("What is {x}?"), a question is asked as it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One fact: things that it is the value of, whole questions for it, and the answer."""
+
+    answer: str
+    things: tuple[str, ...]
+    questions: tuple[str, ...]
+
+
+FRAMES = (
+    "What is {x}?", "Tell me {x}.", "{x}?", "Do you know {x}?", "Can you tell me {x}?", "I would like to know {x}.", "What's {x}?",
+    "Give me {x}.", "Could you tell me {x}?", "I need {x}.", "Say {x}.", "Name {x}.", "What about {x}?", "I am looking for {x}.",
+)  # fmt: skip
+
+FACTS: tuple[Fact, ...] = (
+    Fact("I listen on port 8002.", ("the port", "the default port", "your port", "the port of the server", "the port number"),
+         ("Which port do you listen on?", "On which port do you listen?", "What port do you use?", "Which port is used?",
+          "Which port does the server use?", "Which port does sparkstral listen on?")),
+    Fact("The address is http://127.0.0.1:8002.", ("the address", "the URL", "the default address", "your address", "the base URL", "the address of the server"),
+         ("Where do you listen?", "Where can I reach you?", "At which address do you run?", "Which URL do I use?", "Where is the server?")),
+    Fact("Use sparkstral serve.", ("the serve command", "the command to start the server", "the command that serves", "the command for serving"),
+         ("How do I start the server?", "How do I serve a model?", "Which command starts the server?", "How can I run the server?",
+          "How do I launch sparkstral?")),
+    Fact("Use sparkstral chat.", ("the chat command", "the command to chat", "the command for the terminal", "the command for talking to the model"),
+         ("How do I chat in the terminal?", "How can I talk to the model?", "Which command opens a chat?", "How do I chat?")),
+    Fact("Use sparkstral eval demo.", ("the eval command", "the command to evaluate the demo", "the command for the table of skills"),
+         ("How do I evaluate the demo model?", "How do I test the skills?", "Which command prints the table of skills?", "How are the bars checked?")),
+    Fact("Use sparkstral inspect checkpoint.", ("the command to inspect a checkpoint", "the command that shows a checkpoint"),
+         ("How do I inspect a checkpoint?", "How can I look into a checkpoint?", "Which command shows the tensors?", "How do I see the tensors of a checkpoint?")),
+    Fact("Use sparkstral inspect tokens.", ("the command to inspect tokens", "the command that shows tokens"),
+         ("How do I inspect tokens?", "How can I see the tokens of a prompt?", "Which command shows the tokens?", "How do I look at tokens?")),
+    Fact("Run make serve.", ("the make target for serving", "the first command on a fresh clone", "the quickest way to start"),
+         ("How do I start from a clean clone?", "How do I start with make?", "What do I run first?", "How do I get started?")),
+    Fact("Run make test.", ("the make target for the tests", "the command for the tests", "the test command"),
+         ("How do I run the tests?", "How do I test the project?", "Which command runs the tests?", "How are the tests started?")),
+    Fact("The served model name is mistral-small-4.", ("the served model name", "the model name", "the name of the served model", "the model field of a request"),
+         ("Which model name do I send?", "What do I put in the model field?", "Under which name is the model served?", "How is the model named in requests?")),
+    Fact("The real model has a context of 262,144 tokens.", ("the context of the real model", "the context length of the real model", "the maximum length of the real model"),
+         ("How long is the context of the real model?", "How many tokens fit in the real model?", "How much context does the real model have?")),
+    Fact("The demo has a context of 16,384 tokens.", ("the context of the demo", "your context", "your context length", "the context length of the demo model"),
+         ("How long is your context?", "How many tokens can you read?", "How many tokens fit in the demo?", "How much context do you have?")),
+    Fact("The cache takes 23,040 bytes per token.", ("the cache size per token", "the size of the cache for one token", "the bytes per token of the cache"),
+         ("How many bytes does a token take in the cache?", "How large is the cache per token?", "How much cache does one token need?")),
+    Fact("The weights take 65.14 GiB.", ("the size of the weights", "the weight size", "the memory of the weights", "the weights' size"),
+         ("How large are the weights?", "How much memory do the weights need?", "How big is the real model?", "How many GiB are the weights?")),
+    Fact("The real model has 36 layers.", ("the number of layers", "the layer count", "the depth of the model"),
+         ("How many layers does the real model have?", "How many layers are there?", "How deep is the model?", "How many layers?")),
+    Fact("There are 128 experts.", ("the number of experts", "the expert count", "the count of routed experts"),
+         ("How many experts are there?", "How many experts does the real model have?", "How many routed experts?", "How many experts per layer?")),
+    Fact("Each token uses 4 experts.", ("the number of active experts", "the number of experts per token", "the top k of the router"),
+         ("How many experts does a token use?", "How many experts are active?", "How many experts does the router choose?")),
+    Fact("There is 1 shared expert.", ("the number of shared experts", "the shared expert count"),
+         ("How many shared experts are there?", "Is there a shared expert?", "How many experts are shared?")),
+    Fact("The latent has a width of 256.", ("the latent width", "the width of the latent", "the kv_lora_rank", "the size of the latent"),
+         ("How wide is the latent?", "How large is the latent vector?", "Which rank does the latent have?")),
+    Fact("The rope part has a width of 64.", ("the rope width", "the width of the rope part", "the qk_rope_head_dim"),
+         ("How wide is the rope part?", "How many rope dimensions are there?", "How large is the rope key?")),
+    Fact("The attention width is 320.", ("the attention width", "the width of the attention", "the absorbed width", "the width of a cached row"),
+         ("How wide is the attention?", "How wide is absorbed attention?", "What do latent and rope make together?")),
+    Fact("The licence is Apache-2.0.", ("the licence", "the license", "your licence", "the license of sparkstral", "the licence of the project"),
+         ("Which licence do you have?", "Under which licence is this?", "How is sparkstral licensed?", "Which license is it?", "Is it open source?")),
+    Fact("Python 3.11 to 3.13 is supported.", ("the Python version", "the supported Python", "the required Python version", "the range of Python versions"),
+         ("Which Python do I need?", "Which Python versions are supported?", "Does it run on Python 3.12?", "What Python is needed?")),
+    Fact("POST to /v1/chat/completions.", ("the chat endpoint", "the endpoint for chat", "the path for chat completions", "the endpoint for messages"),
+         ("Which endpoint do I use for chat?", "Where do I post messages?", "Where do I send a chat request?", "Which path takes chat requests?")),
+    Fact("GET /v1/models lists the model.", ("the models endpoint", "the endpoint that lists models", "the path of the model list"),
+         ("How do I list the models?", "Which endpoint lists the models?", "Where can I see the models?", "Where is the model list?")),
+    Fact("GET /health tells the health.", ("the health endpoint", "the endpoint for health", "the health check", "the path of the health check"),
+         ("How do I check the health?", "Which endpoint tells if you are healthy?", "How do I know that the server is up?", "Where is the health check?")),
+    Fact("The tokenizer is tekken v15.", ("the tokenizer", "your tokenizer", "the tokenizer version", "the name of the tokenizer"),
+         ("Which tokenizer do you use?", "Which tokenizer is it?", "How is text split into tokens?", "What tokenizer does the model have?")),
+    Fact("The vocabulary has 131,072 tokens.", ("the vocabulary size", "the size of the vocabulary", "the vocabulary of the real model"),
+         ("How large is the vocabulary?", "How many tokens are in the vocabulary?", "How big is the real vocabulary?")),
+    Fact("The demo vocabulary has 8,192 tokens.", ("the vocabulary of the demo", "the demo vocabulary", "your vocabulary size", "your vocabulary"),
+         ("How large is your vocabulary?", "How many tokens does the demo know?", "How big is the demo vocabulary?")),
+    Fact("The experts are stored as NVFP4.", ("the number format of the experts", "the quantization", "the format of the weights", "the quantization format"),
+         ("How are the experts stored?", "How is the model quantized?", "Which quantization is used?", "Which format do the experts have?")),
+    Fact("It is made for the DGX Spark.", ("the target machine", "the machine it is made for", "the machine class", "the target hardware"),
+         ("Which machine is it for?", "Which hardware is it made for?", "On which machine does the real model run?", "What is it made for?")),
+    Fact("The chip is the GB10.", ("the chip", "the chip of the DGX Spark", "the GPU of the DGX Spark", "the target chip"),
+         ("Which chip does the DGX Spark have?", "Which GPU is in the DGX Spark?", "Which chip is it?")),
+    Fact("The DGX Spark has 128 GB of memory.", ("the memory of the DGX Spark", "the memory of the machine", "the memory size of the Spark"),
+         ("How much memory does the DGX Spark have?", "How much memory has the machine?", "How many GB does the Spark have?")),
+    Fact("The memory bandwidth is 273 GB/s.", ("the memory bandwidth", "the bandwidth", "the bandwidth of the DGX Spark", "the speed of the memory"),
+         ("How fast is the memory?", "How much bandwidth does the DGX Spark have?", "How fast is the memory bus?")),
+    Fact("The model is Mistral Small 4.", ("the model that sparkstral serves", "the real model", "the supported model", "the big model"),
+         ("Which model does sparkstral serve?", "Which model is it for?", "Which model is supported?", "Whose stand-in are you?")),
+    Fact("The real model has 119 billion parameters.", ("the parameter count of the real model", "the number of parameters of the real model"),
+         ("How many parameters does the real model have?", "How many billions of parameters are there?", "How many parameters has Mistral Small 4?")),
+    Fact("I have about 35 million parameters.", ("your parameter count", "your number of parameters", "your size", "the size of the demo model"),
+         ("How many parameters do you have?", "How many parameters has the demo?", "How big are you?", "How small are you?")),
+    Fact("The demo has 16 experts.", ("the number of experts of the demo", "your number of experts", "your expert count"),
+         ("How many experts do you have?", "How many experts does the demo have?", "How many experts has the demo model?")),
+    Fact("The demo has 6 layers.", ("the number of layers of the demo", "your number of layers", "your layer count"),
+         ("How many layers do you have?", "How many layers does the demo have?", "How many layers has the demo model?")),
+    Fact("The real model has 32 heads.", ("the number of heads", "the head count", "the number of attention heads"),
+         ("How many heads are there?", "How many attention heads does the real model have?", "How many heads does it have?")),
+    Fact("The hidden size is 4,096.", ("the hidden size", "the hidden size of the real model", "the model width", "the width of the model"),
+         ("How wide is the model?", "Which hidden size does the real model have?", "How large is the hidden size?")),
+    Fact("The efforts are none and high.", ("the reasoning efforts", "the values of reasoning_effort", "the allowed reasoning efforts"),
+         ("Which reasoning efforts are there?", "Which values does reasoning_effort take?", "How can I set the reasoning effort?", "Which efforts do you know?")),
+    Fact("The default effort is none.", ("the default reasoning effort", "the default effort", "the default of reasoning_effort"),
+         ("Which effort is the default?", "Do you reason by default?", "Which reasoning effort is used by default?")),
+    Fact("Yes, set stream to true.", ("the way to stream", "the switch for streaming", "the streaming option"),
+         ("Can you stream?", "How do I stream?", "Do you support streaming?", "How do I get tokens as they come?", "Is streaming supported?")),
+    Fact("Yes, the openai client works.", ("the client to use", "the right client library", "a client library"),
+         ("Can I use the openai client?", "Does the openai SDK work?", "Which client can I use?", "Are you compatible with the openai SDK?")),
+    Fact("Use make serve MODEL=folder.", ("the way to serve my own model", "the way to choose a model", "the option for another model"),
+         ("How do I serve another model?", "How do I choose the model?", "How do I serve a local folder?", "Can I serve my own folder?")),
+    Fact("No, a CPU is enough for the demo.", ("the GPU that the demo needs", "the GPU requirement of the demo", "the hardware that the demo needs"),
+         ("Do I need a GPU?", "Does the demo need a GPU?", "Can I run the demo on a CPU?", "Is a GPU needed?", "Do you need a graphics card?")),
+    Fact("The demo takes about 40 MB.", ("the file size of the demo", "your size on disk", "the disk size of the demo", "the size of the demo files"),
+         ("How large is the demo on disk?", "How much disk does the demo take?", "How many MB are you?", "How big is the demo checkpoint?")),
+    Fact("The end token has the id 2.", ("the stop id", "the id of the end token", "the stop token id", "the end token"),
+         ("Which id is the end token?", "Which token ends an answer?", "At which id do you stop?")),
+    Fact("Latent attention, called MLA.", ("the kind of attention", "the attention type", "the attention used", "the name of the attention"),
+         ("Which attention do you use?", "What kind of attention is it?", "How does attention work here?", "Which attention does the model have?")),
+)  # fmt: skip

@@ -1,0 +1,125 @@
+"""Text to hide things in: prose, word salad, invented Latin, numbers, records, code, logs, one sentence over and over.
+
+Owns: endless paragraphs and the estimate of their tokens. Must not hold anything that reads like a pass key.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from sparkstral.demo import words, worlds
+from sparkstral.demo.worlds import Split, choose
+
+# Tokens of the demo vocabulary: a digit is one; letters were measured over these fillers.
+_LETTERS_PER_TOKEN = 3.0
+
+_CLASSIC = (
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ",
+    "The quick brown fox jumps over the lazy dog. ",
+    "All work and no play makes Jack a dull boy. ",
+    "Nothing of interest is written here. ",
+    "This is filler text. It means nothing. ",
+)
+
+
+def estimate_tokens(text: str) -> int:
+    """About how many tokens a text has in the demo vocabulary (within some 10 %)."""
+    numbers = sum(map(text.count, "0123456789"))
+    return numbers + round((len(text) - numbers) / _LETTERS_PER_TOKEN)
+
+
+def _prose(rng: random.Random, split: Split) -> str:
+    noun, adjective = worlds.NOUNS.pick(rng, split), worlds.ADJECTIVES.pick(rng, split)
+    other, verb = worlds.NOUNS.pick(rng, split), choose(rng, words.VERBS_PAST)
+    form = worlds.between(rng, 0, 11)
+    if form == 0:
+        return f"The {adjective} {noun} {verb} the {other}."
+    if form == 1:
+        return f"{worlds.person(rng, split)} {verb} a {noun} near the {other}."
+    if form == 2:
+        return f"In {worlds.city(rng, split)} the {noun} was {adjective}."
+    if form == 3:
+        return f"Every {choose(rng, words.WEEKDAYS)} the {worlds.JOBS.pick(rng, split)} {verb} the {adjective} {noun}."
+    if form == 4:
+        return f"There were {worlds.whole(rng)} {noun}s in the {adjective} {other}."
+    if form == 5:
+        return f"{worlds.person(rng, split)} {choose(rng, words.ADVERBS)} {verb} the {noun} and the {other}."
+    if form == 6:
+        return f"Nobody {verb} the {noun} because the {other} was too {adjective}."
+    if form == 7:
+        return f"A {worlds.ANIMALS.pick(rng, split)} {verb} the {noun} in {choose(rng, words.MONTHS)}."
+    if form == 8:
+        return f"It was {adjective}, and the {noun} of {worlds.person(rng, split)} {verb} nothing."
+    if form == 9:
+        return f"When the {noun} was {adjective}, {worlds.person(rng, split)} went to {worlds.city(rng, split)}."
+    if form == 10:
+        return f"The {noun} is a {adjective} {other} made of {worlds.FOODS.pick(rng, split)}."
+    return f'"Where is the {noun}?" asked {worlds.person(rng, split)}, but the {other} was gone.'
+
+
+def _salad(rng: random.Random, split: Split) -> str:
+    return worlds.phrase_of(rng, split, 4, 12)
+
+
+def _latin(rng: random.Random, split: Split) -> str:
+    text = " ".join(worlds.coined_word(rng, split) for _ in range(worlds.between(rng, 5, 11)))
+    return text.capitalize() + "."
+
+
+def _numbers(rng: random.Random, split: Split) -> str:
+    return ", ".join(str(worlds.whole(rng)) for _ in range(worlds.between(rng, 5, 12)))
+
+
+def _record(rng: random.Random, split: Split) -> str:
+    return (
+        f"id: {worlds.between(rng, 1, 99999)}, name: {worlds.full_name(rng, split)}, city: {worlds.city(rng, split)}, "
+        f"item: {worlds.word(rng, split)}, amount: {worlds.decimal(rng)}"
+    )
+
+
+def _code(rng: random.Random, split: Split) -> str:
+    a, b = worlds.word(rng, split), worlds.word(rng, split)
+    return choose(
+        rng,
+        (
+            f"def {a}_{b}(value):\n    return value + {worlds.whole(rng)}",
+            f"{a} = {b}[{worlds.whole(rng)}]",
+            f"if {a} > {worlds.whole(rng)}: print({b})",
+            f"for {a[0]} in {b}: {a}.append({a[0]})",
+            f"# {a} of the {b}",
+            f'{{"{a}": {worlds.whole(rng)}, "{b}": true}}',
+        ),
+    )
+
+
+def _log(rng: random.Random, split: Split) -> str:
+    level = choose(rng, ("INFO", "WARNING", "ERROR", "DEBUG"))
+    return f"{worlds.date(rng, split)} {worlds.clock(rng)} {level} {worlds.word(rng, split)}: {worlds.phrase_of(rng, split, 2, 4)}"
+
+
+_KINDS: tuple[tuple[Callable[[random.Random, Split], str], str], ...] = (
+    (_prose, " "), (_prose, " "), (_prose, " "), (_salad, " "), (_salad, ". "), (_latin, " "), (_numbers, "\n"),
+    (_record, "\n"), (_code, "\n"), (_log, "\n"),
+)  # fmt: skip
+
+
+def pieces(rng: random.Random, split: Split, approx_tokens: int) -> list[str]:
+    """Pieces of filler that together have about so many tokens; each ends with its separator.
+
+    The kind of text is drawn once, or anew for every stretch of a few hundred tokens.
+    """
+    found: list[str] = []
+    total = 0
+    mixed = rng.random() < 0.25
+    classic = choose(rng, _CLASSIC) if rng.random() < 0.12 else ""
+    make, separator = choose(rng, _KINDS)
+    stretch = 0
+    while total < approx_tokens:
+        if mixed and total > stretch:
+            make, separator = choose(rng, _KINDS)
+            stretch = total + worlds.between(rng, 60, 400)
+        piece = classic or make(rng, split) + (separator if rng.random() < 0.93 else "\n")
+        total += estimate_tokens(piece)
+        found.append(piece)
+    return found

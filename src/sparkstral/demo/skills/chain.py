@@ -1,0 +1,142 @@
+"""A chain of calls: list the files, read the right one, answer from it; or find an address and write to it."""
+
+from __future__ import annotations
+
+import json
+import random
+
+from sparkstral.demo import toolbox, words, worlds
+from sparkstral.demo.conversation import Conversation, Message, assistant, calls, results, user
+from sparkstral.demo.skills.tools import toolset
+from sparkstral.demo.tool_families import list_folder, read_file
+from sparkstral.demo.toolbox import OfferedTool
+from sparkstral.demo.wording import fill
+from sparkstral.demo.worlds import Split, choose
+
+LABELS = ("files", "missing", "error")
+
+_ASK_KEY = (
+    "What is the {k} in the {t} file in {f}?", "Look in {f}: what is the {k} in the {t} file?",
+    "Find the {k} in the {t} file. It is in {f}.", "In the folder {f} is a file about {t}. What is its {k}?",
+    "Which {k} does the {t} file in {f} give?", "Tell me the {k} from the file about {t} in {f}.",
+    "I need the {k} of the {t} file in the folder {f}.", "Check the {t} file in {f} and tell me the {k}.",
+    "There is a {t} file in {f}. What {k} does it hold?", "Read the {t} file in {f} and give me the {k}.",
+)  # fmt: skip
+_ASK_ALL = (
+    "What does the {t} file in {f} say?", "Find the {t} file in {f} and show me what is in it.",
+    "In the folder {f} is a file about {t}. What does it say?", "Show me the content of the {t} file in {f}.",
+    "Look in {f} for the {t} file and read it to me.", "What is written in the {t} file in {f}?",
+)  # fmt: skip
+_KEYS = (
+    "port", "host", "name", "owner", "version", "date", "total", "colour", "city", "password", "user", "limit", "price",
+    "count", "title", "author", "status", "language", "room", "code", "size", "deadline", "customer", "number", "street",
+)  # fmt: skip
+
+
+def _value(rng: random.Random, split: Split, key: str) -> str:
+    if key in ("port", "total", "limit", "count", "size", "number"):
+        return worlds.digits(rng, split, 1, 5)
+    if key in ("name", "owner", "author", "customer"):
+        return worlds.full_name(rng, split)
+    if key in ("date", "deadline"):
+        return worlds.date(rng, split)
+    if key == "city":
+        return worlds.city(rng, split)
+    if key == "price":
+        return str(worlds.decimal(rng))
+    return worlds.code(rng, split) if key in ("code", "password", "version") else worlds.word(rng, split)
+
+
+def _names(rng: random.Random, split: Split, topic: str) -> tuple[list[str], str]:
+    """File names of which exactly one holds the topic."""
+    wanted = f"{topic}.{choose(rng, words.FILE_EXTENSIONS)}"
+    roll = rng.random()
+    if roll < 0.25:
+        wanted = f"{choose(rng, words.FILE_STEMS)}_{wanted}"
+    elif roll < 0.4:
+        wanted = wanted.replace(".", f"_{worlds.between(rng, 1, 2030)}.", 1)
+    names = {wanted: None}
+    count = worlds.between(rng, 2, 6)
+    while len(names) < count:
+        name = worlds.file_name(rng, split)
+        if topic not in name:
+            names[name] = None
+    listed = list(names)
+    rng.shuffle(listed)
+    return listed, wanted
+
+
+def _listing_text(rng: random.Random, names: list[str]) -> str:
+    roll = rng.random()
+    if roll < 0.5:
+        return json.dumps(names)
+    if roll < 0.75:
+        return "\n".join(names)
+    return json.dumps({"files": names}) if roll < 0.9 else ", ".join(names)
+
+
+def _content(rng: random.Random, split: Split, key: str, value: str) -> str:
+    pairs = [(key, value)]
+    for other in rng.sample(_KEYS, worlds.between(rng, 0, 4)):
+        if other != key:
+            pairs.append((other, _value(rng, split, other)))
+    rng.shuffle(pairs)
+    roll = rng.random()
+    if roll < 0.15:
+        return json.dumps(dict(pairs))
+    separator = choose(rng, (": ", ": ", " = ", "="))
+    if roll < 0.3:
+        return " ".join(f"The {name} is {text}." for name, text in pairs)
+    return "\n".join(f"{name}{separator}{text}" for name, text in pairs)
+
+
+def _call(rng: random.Random, tool: OfferedTool, value: str) -> Message:
+    key = tool.definition["function"]["parameters"]["required"][0]
+    return calls(rng, [(tool.name, {key: value})])
+
+
+def _joined(folder: str, name: str) -> str:
+    return f"{folder}/{name}"
+
+
+def _file_turn(
+    rng: random.Random, split: Split, lister: OfferedTool, reader: OfferedTool, label: str
+) -> list[Message]:
+    topic = choose(rng, words.FILE_STEMS) if split is Split.TRAIN and rng.random() < 0.5 else worlds.word(rng, split)
+    folder = worlds.folder(rng, split)
+    key = choose(rng, _KEYS)
+    whole = label == "files" and rng.random() < 0.3
+    text = fill(rng, _ASK_ALL, t=topic, f=folder) if whole else fill(rng, _ASK_KEY, t=topic, f=folder, k=key)
+    first = _call(rng, lister, folder)
+    messages: list[Message] = [user(text), first]
+    if label == "error" and rng.random() < 0.5:
+        failed, reason = toolbox.failure(rng, split)
+        return [*messages, *results(first, [failed]), assistant(f"The tool failed: {reason}", "The call failed.")]
+    names, wanted = _names(rng, split, topic)
+    if label == "missing":
+        names = [name for name in names if name != wanted]
+        messages += results(first, [_listing_text(rng, names)])
+        return [*messages, assistant(f"There is no {topic} file in {folder}.", "No name fits.")]
+    messages += results(first, [_listing_text(rng, names)])
+    second = _call(rng, reader, _joined(folder, wanted))
+    messages.append(second)
+    if label == "error":
+        failed, reason = toolbox.failure(rng, split)
+        return [*messages, *results(second, [failed]), assistant(f"The tool failed: {reason}", "The call failed.")]
+    if whole:
+        content = worlds.phrase_of(rng, split, 3, 9).capitalize() + choose(rng, (".", "", "!"))
+        return [*messages, *results(second, [content]), assistant(content, "The text is here.")]
+    value = _value(rng, split, key)
+    return [*messages, *results(second, [_content(rng, split, key, value)]), assistant(value, f"It is after {key}.")]
+
+
+def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
+    """One question that takes two calls; in training sometimes two in a row."""
+    lister, reader = list_folder(rng, split), read_file(rng, split)
+    others = [tool for tool in toolset(rng, split, worlds.between(rng, 1, 4), lister) if tool.family != "read_file"]
+    definitions = toolbox.offered(rng, [*others, reader])
+    messages: list[Message] = []
+    for _ in range(1 if label or rng.random() < 0.6 else 2):
+        chosen = label or choose(rng, ("files", "files", "files", "files", "missing", "error"))
+        messages += _file_turn(rng, split, lister, reader, chosen)
+    return Conversation("chain", tuple(messages), definitions, label=label)
