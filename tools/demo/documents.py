@@ -18,6 +18,7 @@ from tools.demo.rendering import Rendered, Renderer
 SHORTEST_PASSKEY_TOKENS = 300
 LONGEST_DOCUMENT_TOKENS = 15_800  # 16,384 less room for an answer
 LONGEST_PASSKEY_TOKENS = 15_200
+DEAD_WORKER_S = 120.0
 
 
 def mixture(tekken_path: Path, num_tokens: int, long_share: float, long_weight: float) -> Mixture:
@@ -76,8 +77,8 @@ class BatchSource:
         self._next = 0
 
     def take(self) -> PackedBatch:
-        """The next batch; waits for its worker."""
-        batch = self._queues[self._next % len(self._queues)].get()
+        """The next batch; waits for its worker. Raises queue.Empty if that has died."""
+        batch = self._queues[self._next % len(self._queues)].get(timeout=DEAD_WORKER_S)
         self._next += 1
         return batch
 
