@@ -1,7 +1,8 @@
 """The demo model's exercises: conversations with one right answer each, for its training and its evaluation.
 
 Standard library only. `training_mix` and `sample` draw conversations, `eval_items` draws held-out ones, `wrong_answer`
-judges an answer. Nothing held out (words, names, pairs of numbers, tools, wordings) ever occurs in training.
+judges an answer. One in ten of the things of every kind (names, cities, pairs of numbers, invented tools, wordings of a question)
+is held out: as a thing of that kind it never occurs in training.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sparkstral.demo import toolbox, worlds
@@ -15,6 +15,7 @@ from sparkstral.demo.conversation import Conversation, EvalItem, Message, with_e
 from sparkstral.demo.skills import (
     arithmetic, chain, facts, json_answers, languages, lists, passkey, reasoning, recall, smalltalk, system_prompt, tools,
 )  # fmt: skip
+from sparkstral.demo.tool_inventions import invent
 from sparkstral.demo.worlds import Split, choose
 
 Sampler = Callable[[random.Random, Split, str], Conversation]
@@ -108,8 +109,10 @@ def _medley(rng: random.Random) -> Conversation:
             roll = rng.random()
             if roll < 0.45:
                 messages += tools.other_exchange(rng, split, offered)
-            elif roll < 0.57:
+            elif roll < 0.55:
                 messages += tools.no_tool_exchange(rng, split, offered)
+            elif roll < 0.57:
+                messages += tools.refused_exchange(rng, split, offered)
             elif roll < 0.85:
                 messages += tools.call_exchange(rng, split, choose(rng, offered), True)
             else:
@@ -122,23 +125,37 @@ def _medley(rng: random.Random) -> Conversation:
 
 
 _TRAINING = tuple(skill.name for skill in SKILLS) + ("medley",)
+_FRAGMENT_SHARE = 0.06
 _WEIGHTS = tuple(skill.weight for skill in SKILLS) + (16.0,)
 
 
-def training_mix(rng: random.Random) -> Conversation:
-    """One training conversation of at most some 2,500 tokens (nearly all below 1,500).
+# Skills whose turns need no tool and are not confused by invented ones.
+_TOOLLESS = frozenset(("smalltalk", "lists", "arithmetic", "recall", "system_prompt", "json", "facts"))
 
-    Long pass keys are not in it: draw them with skills.passkey.passkey.
+
+def training_mix(rng: random.Random, fragments: Sequence[str] = ()) -> Conversation:
+    """One training conversation of at most some 2,500 tokens (nearly all below 1,200; the mean is about 230).
+
+    fragments: the decoded entries of the vocabulary, if at hand. Some conversations then copy random runs of them, so
+    that every token is seen and any text can be repeated.
+    Long pass keys are not in the mix: draw them with skills.passkey.passkey.
     """
+    if fragments and rng.random() < _FRAGMENT_SHARE:
+        return lists.fragment_sample(rng, fragments)
     name = rng.choices(_TRAINING, _WEIGHTS)[0]
     conversation = _medley(rng) if name == "medley" else sample(rng, name, Split.TRAIN)
-    messages = conversation.messages
+    messages, offered = conversation.messages, conversation.tools
     if messages[0]["role"] != "system" and rng.random() < 0.12:
         messages = (system_prompt.neutral(rng, Split.TRAIN), *messages)
+    if name in _TOOLLESS and rng.random() < 0.08:
+        made = [invent(rng, Split.TRAIN) for _ in range(worlds.between(rng, 1, 3))]
+        offered = toolbox.offered(rng, list({tool.name: tool for tool in made}.values()))
     effort = conversation.reasoning_effort
     if name not in ("reasoning", "passkey") and rng.random() < 0.07:
         effort = "high"
-    return dataclasses.replace(conversation, messages=with_effort(messages, effort), reasoning_effort=effort)
+    return dataclasses.replace(
+        conversation, messages=with_effort(messages, effort), tools=offered, reasoning_effort=effort
+    )
 
 
 def eval_items(skill: str, n: int, seed: int) -> list[EvalItem]:

@@ -1,6 +1,6 @@
 """Text to hide things in: prose, word salad, invented Latin, numbers, records, code, logs, one sentence over and over.
 
-Owns: endless paragraphs and the estimate of their tokens. Must not hold anything that reads like a pass key.
+Owns: endless paragraphs and their length in tokens, about. Must not hold anything that reads like a pass key.
 """
 
 from __future__ import annotations
@@ -11,9 +11,6 @@ from collections.abc import Callable
 from sparkstral.demo import words, worlds
 from sparkstral.demo.worlds import Split, choose
 
-# Tokens of the demo vocabulary: a digit is one; letters were measured over these fillers.
-_LETTERS_PER_TOKEN = 3.0
-
 _CLASSIC = (
     "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ",
     "The quick brown fox jumps over the lazy dog. ",
@@ -21,12 +18,6 @@ _CLASSIC = (
     "Nothing of interest is written here. ",
     "This is filler text. It means nothing. ",
 )
-
-
-def estimate_tokens(text: str) -> int:
-    """About how many tokens a text has in the demo vocabulary (within some 10 %)."""
-    numbers = sum(map(text.count, "0123456789"))
-    return numbers + round((len(text) - numbers) / _LETTERS_PER_TOKEN)
 
 
 def _prose(rng: random.Random, split: Split) -> str:
@@ -98,10 +89,12 @@ def _log(rng: random.Random, split: Split) -> str:
     return f"{worlds.date(rng, split)} {worlds.clock(rng)} {level} {worlds.word(rng, split)}: {worlds.phrase_of(rng, split, 2, 4)}"
 
 
-_KINDS: tuple[tuple[Callable[[random.Random, Split], str], str], ...] = (
-    (_prose, " "), (_prose, " "), (_prose, " "), (_salad, " "), (_salad, ". "), (_latin, " "), (_numbers, "\n"),
-    (_record, "\n"), (_code, "\n"), (_log, "\n"),
+# Maker, separator, characters per token of the demo vocabulary (measured 2026-12-02, held within some 5 %).
+_KINDS: tuple[tuple[Callable[[random.Random, Split], str], str, float], ...] = (
+    (_prose, " ", 3.0), (_prose, " ", 3.0), (_prose, " ", 3.0), (_salad, " ", 2.7), (_salad, ". ", 2.6), (_latin, " ", 2.2),
+    (_numbers, "\n", 1.0), (_record, "\n", 1.9), (_code, "\n", 2.3), (_log, "\n", 1.6),
 )  # fmt: skip
+_CLASSIC_CHARACTERS_PER_TOKEN = 3.0
 
 
 def pieces(rng: random.Random, split: Split, approx_tokens: int) -> list[str]:
@@ -110,16 +103,18 @@ def pieces(rng: random.Random, split: Split, approx_tokens: int) -> list[str]:
     The kind of text is drawn once, or anew for every stretch of a few hundred tokens.
     """
     found: list[str] = []
-    total = 0
+    total = 0.0
     mixed = rng.random() < 0.25
     classic = choose(rng, _CLASSIC) if rng.random() < 0.12 else ""
-    make, separator = choose(rng, _KINDS)
-    stretch = 0
+    make, separator, characters_per_token = choose(rng, _KINDS)
+    if classic:
+        characters_per_token = _CLASSIC_CHARACTERS_PER_TOKEN
+    stretch = 0.0
     while total < approx_tokens:
-        if mixed and total > stretch:
-            make, separator = choose(rng, _KINDS)
+        if mixed and not classic and total > stretch:
+            make, separator, characters_per_token = choose(rng, _KINDS)
             stretch = total + worlds.between(rng, 60, 400)
         piece = classic or make(rng, split) + (separator if rng.random() < 0.93 else "\n")
-        total += estimate_tokens(piece)
+        total += len(piece) / characters_per_token
         found.append(piece)
     return found

@@ -85,6 +85,20 @@ _OBJECTS = (
     ("window", ("start", "end")), ("filter", ("field", "value")), ("owner", ("name", "city")),
     ("options", ("color", "count")), ("limits", ("low", "high")), ("target", ("name", "port")),
 )  # fmt: skip
+# How a sentence speaks of a parameter without its name.
+_NATURAL = {
+    "city": "in {x}", "location": "in {x}", "place": "in {x}", "destination": "to {x}", "origin": "from {x}", "country": "in {x}",
+    "date": "on {x}", "day": "on {x}", "due_date": "by {x}", "deadline": "by {x}", "start_date": "from {x}", "time": "at {x}",
+    "start_time": "at {x}", "at": "at {x}", "customer": "for {x}", "recipient": "for {x}", "user": "for {x}", "assignee": "for {x}",
+    "email": "to {x}", "mail": "to {x}", "minutes": "for {x} minutes", "hours": "for {x} hours", "days": "for {x} days",
+    "seats": "with {x} seats", "copies": "in {x} copies", "priority": "with {x} priority", "format": "as {x}", "language": "in {x}",
+    "id": "{x}", "order_id": "{x}", "code": "{x}", "title": "called {x}", "label": "labelled {x}", "color": "in {x}", "folder": "in {x}",
+    "path": "in {x}", "file": "in {x}", "room": "in room {x}", "count": "{x} times", "message": "saying {x}", "text": "saying {x}",
+    "reason": "because {x}", "quantity": "{x} pieces", "price": "at a price of {x}", "amount": "over {x}", "tags": "tagged {x}",
+    "guests": "with {x}", "members": "with {x}", "recipients": "for {x}", "temperature": "at {x} degrees", "group": "of group {x}",
+    "owner": "of {x}", "plan": "on the {x} plan", "status": "with status {x}", "size": "of size {x}", "mode": "in {x} mode",
+    "floor": "on floor {x}", "page": "on page {x}", "weight": "of {x} kg", "period": "{x}", "method": "by {x}",
+}  # fmt: skip
 _NOTES = ("The {n}", "{n} to use", "The {n} of the {o}", "Which {n}", "Value of {n}", "The {n}, as given by the user")
 
 
@@ -309,6 +323,13 @@ def _sentence(
         return f"{opening}: {json.dumps({name: spoken[name][0] for name in given}, ensure_ascii=False)}"
     if style < 0.2:
         return opening + choose(rng, (": ", " with ")) + ", ".join(f"{name}={_bare(spoken[name])}" for name in given)
+    if style < 0.5:
+        natural = [name for name in given if name in _NATURAL and made[name].schema["type"] != "object"]
+        text = " ".join([opening, *(_NATURAL[name].format(x=spoken[name][1]) for name in natural)])
+        rest = [f"{name.replace('_', ' ')} {spoken[name][1]}" for name in given if name not in natural]
+        if rest:
+            text += choose(rng, (", ", " with ", "; ")) + choose(rng, (", ", "; ", " and ")).join(rest)
+        return text if rng.random() < 0.5 else text + choose(rng, ".?") if natural else text
     colon = choose(rng, (" ", " ", ": ", " = ", " is "))
     parts = [f"{made[name].name.replace('_', ' ')}{colon}{spoken[name][1]}" for name in given]
     compound = any(made[name].schema["type"] in ("array", "object") for name in given)

@@ -133,9 +133,16 @@ def scalar(rng: random.Random, split: Split, key: str) -> Any:
     return worlds.phrase_of(rng, split, 1, 2)
 
 
+def _result_key(rng: random.Random, split: Split) -> str:
+    key = worlds.word(rng, split)
+    return f"{key}_{choose(rng, _RESULT_KEYS)}" if rng.random() < 0.4 else key
+
+
 def result_fields(rng: random.Random, split: Split, low: int = 1, high: int = 4) -> dict[str, Any]:
     """A flat JSON object as a tool returns it."""
     keys = worlds.several(rng, _RESULT_KEYS, worlds.between(rng, low, high))
+    if rng.random() < 0.25:
+        keys[-1] = _result_key(rng, split)
     return {key: scalar(rng, split, key) for key in keys}
 
 

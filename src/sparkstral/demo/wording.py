@@ -43,12 +43,12 @@ def fill(rng: random.Random, templates: Sequence[str], /, **slots: object) -> st
     return template.format(**slots) if slots else template
 
 
-def fill_split(rng: random.Random, split: Split, kind: str, make: Callable[[], str]) -> str:
-    """A wording that falls on this side of the split, made by calling make until one does."""
+def fill_split(split: Split, kind: str, make: Callable[[], tuple[str, str]]) -> tuple[str, str]:
+    """A (wording, answer) whose wording falls on this side of the split: make is called until one does."""
     while True:
-        text = make()
+        text, answer = make()
         if allowed(kind, text_key(text), split):
-            return text
+            return text, answer
 
 
 def listing(rng: random.Random, items: Sequence[str], last: str = "and") -> str:

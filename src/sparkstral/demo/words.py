@@ -61,6 +61,32 @@ TWO_WORD_CITIES = (
     "Salt Lake City", "Panama City", "Addis Ababa", "Porto Alegre", "La Paz", "Santa Cruz", "San Jose", "Den Haag",
 )  # fmt: skip
 
+COMMON = tuple(
+    """
+    data market music world water country family people person number group system program question government company
+    problem place case week month year night room mother father area money story fact right study book eye job business
+    issue side kind head house service friend power hour line member law city community name president minute idea body
+    information parent face level office health art war history party result change morning reason research girl boy moment
+    air teacher force education foot age policy process science nature product quality energy region model theory method
+    culture language library memory machine computer network user query table index file folder screen keyboard engine token
+    tokens vector matrix kernel cache block page layer layers weight gradient cluster container docker python rust linux
+    kubernetes server client request response error warning debug test unit build deploy release version branch merge commit
+    function class object string integer float boolean array value key list map set queue stack tree graph node edge path
+    image video audio pixel colour sound voice speech text word letter sentence paragraph chapter title author editor paper
+    article journal news report review summary answer reply comment note message email phone address street avenue ticket
+    travel holiday winter summer autumn spring weather climate sunshine lightning earthquake volcano ocean coast shore
+    garden kitchen dinner lunch breakfast supper restaurant hotel hospital university college museum theatre cinema stadium
+    airport highway railway metro tram ferry cargo freight customs border passport visa luggage suitcase umbrella backpack
+    development environment experience performance security privacy freedom justice peace courage wisdom patience honesty
+    kindness friendship happiness sadness anger surprise curiosity imagination creativity invention discovery adventure
+    journey mission purpose success failure victory defeat battle treaty empire republic kingdom revolution election
+    candidate minister senator mayor citizen worker owner partner customer supplier manager director secretary assistant
+    expert beginner learner scholar scientist inventor explorer hunter gatherer warrior hero legend myth fable riddle
+    secret treasure diamond pearl copper marble granite crystal carbon oxygen hydrogen nitrogen helium neon argon iron
+    silver zinc nickel mercury uranium plastic rubber leather cotton wool silk linen paper glass steel concrete brick
+    """.split()
+)
+
 COLOURS = tuple(
     """
     red blue green yellow orange purple violet pink brown black white grey silver golden turquoise beige crimson scarlet
@@ -139,7 +165,7 @@ JOBS = tuple(
     doctor nurse teacher farmer baker pilot sailor lawyer clerk writer painter singer dancer actor plumber carpenter
     mechanic engineer architect chemist biologist librarian gardener tailor butcher barber dentist surgeon driver cook
     waiter cashier manager designer editor reporter translator guide soldier firefighter electrician welder miner
-    accountant analyst programmer programmer astronomer geologist historian photographer florist jeweller optician
+    accountant analyst programmer astronomer geologist historian photographer florist jeweller optician
     """.split()
 )
 

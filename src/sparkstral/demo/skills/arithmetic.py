@@ -48,13 +48,17 @@ def operands(rng: random.Random, split: Split, label: str) -> tuple[int, int]:
             return a, b
 
 
+def _product(rng: random.Random) -> tuple[str, str]:
+    a, b = worlds.between(rng, 0, 9), worlds.between(rng, 0, 9)
+    return fill(rng, _MULTIPLY, a=a, b=b), str(a * b)
+
+
 def labelled(rng: random.Random, split: Split, label: str) -> list[Message]:
     """One question of a kind and the number."""
     if label == "multiply":
         # There are only 100 products, so all are learnt; what is held out is the wording of each.
-        a, b = worlds.between(rng, 0, 9), worlds.between(rng, 0, 9)
-        text = fill_split(rng, split, "multiply", lambda: fill(rng, _MULTIPLY, a=a, b=b))
-        return [user(text), assistant(str(a * b))]
+        text, product = fill_split(split, "multiply", lambda: _product(rng))
+        return [user(text), assistant(product)]
     a, b = operands(rng, split, label)
     if label == "add":
         return [user(fill(rng, _ADD, a=a, b=b)), assistant(str(a + b))]

@@ -1,4 +1,4 @@
-"""A chain of calls: list the files, read the right one, answer from it; or find an address and write to it."""
+"""A chain of calls: list the files, read the right one, answer from it; or report that a call failed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkstral.demo import toolbox, words, worlds
 from sparkstral.demo.conversation import Conversation, Message, assistant, calls, results, user
 from sparkstral.demo.skills.tools import toolset
 from sparkstral.demo.tool_families import list_folder, read_file
-from sparkstral.demo.toolbox import OfferedTool
+from sparkstral.demo.toolbox import OfferedTool, define
 from sparkstral.demo.wording import fill
 from sparkstral.demo.worlds import Split, choose
 
@@ -26,6 +26,16 @@ _ASK_ALL = (
     "What does the {t} file in {f} say?", "Find the {t} file in {f} and show me what is in it.",
     "In the folder {f} is a file about {t}. What does it say?", "Show me the content of the {t} file in {f}.",
     "Look in {f} for the {t} file and read it to me.", "What is written in the {t} file in {f}?",
+)  # fmt: skip
+_ASK_KEY_BARE = (
+    "What is the {k} in the {t} file?", "Find the {k} in the {t} file.", "There is a file about {t}. What is its {k}?",
+    "Which {k} does the {t} file give?", "Tell me the {k} from the file about {t}.", "I need the {k} of the {t} file.",
+    "Check the {t} file and tell me the {k}.", "Read the {t} file and give me the {k}.", "What {k} is in the {t} file?",
+    "Which {k} is written in the {t} file?",
+)  # fmt: skip
+_ASK_ALL_BARE = (
+    "What does the {t} file say?", "Find the {t} file and show me what is in it.", "What is in the {t} file?",
+    "There is a file about {t}. What does it say?", "Show me the content of the {t} file.", "Read the {t} file to me.",
 )  # fmt: skip
 _KEYS = (
     "port", "host", "name", "owner", "version", "date", "total", "colour", "city", "password", "user", "limit", "price",
@@ -91,22 +101,29 @@ def _content(rng: random.Random, split: Split, key: str, value: str) -> str:
 
 
 def _call(rng: random.Random, tool: OfferedTool, value: str) -> Message:
-    key = tool.definition["function"]["parameters"]["required"][0]
-    return calls(rng, [(tool.name, {key: value})])
+    """A call of the tool's one required parameter, or of none where it has none."""
+    parameters = tool.definition["function"]["parameters"]
+    return calls(rng, [(tool.name, {key: value for key in parameters.get("required", ())[:1]})])
 
 
-def _joined(folder: str, name: str) -> str:
-    return f"{folder}/{name}"
+def _lister_of_all(rng: random.Random, split: Split) -> OfferedTool:
+    """A tool that lists the files of the only folder there is."""
+    tool = list_folder(rng, split)
+    definition = define(rng, tool.name, ("List all files", "Returns the names of the files", "List the files"), {}, ())
+    return OfferedTool(tool.name, tool.family, definition, tool.ask)
 
 
 def _file_turn(
     rng: random.Random, split: Split, lister: OfferedTool, reader: OfferedTool, label: str
 ) -> list[Message]:
     topic = choose(rng, words.FILE_STEMS) if split is Split.TRAIN and rng.random() < 0.5 else worlds.word(rng, split)
-    folder = worlds.folder(rng, split)
+    folder = worlds.folder(rng, split) if lister.definition["function"]["parameters"]["properties"] else ""
     key = choose(rng, _KEYS)
     whole = label == "files" and rng.random() < 0.3
-    text = fill(rng, _ASK_ALL, t=topic, f=folder) if whole else fill(rng, _ASK_KEY, t=topic, f=folder, k=key)
+    if whole:
+        text = fill(rng, _ASK_ALL if folder else _ASK_ALL_BARE, t=topic, f=folder)
+    else:
+        text = fill(rng, _ASK_KEY if folder else _ASK_KEY_BARE, t=topic, f=folder, k=key)
     first = _call(rng, lister, folder)
     messages: list[Message] = [user(text), first]
     if label == "error" and rng.random() < 0.5:
@@ -116,9 +133,9 @@ def _file_turn(
     if label == "missing":
         names = [name for name in names if name != wanted]
         messages += results(first, [_listing_text(rng, names)])
-        return [*messages, assistant(f"There is no {topic} file in {folder}.", "No name fits.")]
+        return [*messages, assistant(f"There is no {topic} file.", "No name fits.")]
     messages += results(first, [_listing_text(rng, names)])
-    second = _call(rng, reader, _joined(folder, wanted))
+    second = _call(rng, reader, f"{folder}/{wanted}" if folder else wanted)
     messages.append(second)
     if label == "error":
         failed, reason = toolbox.failure(rng, split)
@@ -132,7 +149,8 @@ def _file_turn(
 
 def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
     """One question that takes two calls; in training sometimes two in a row."""
-    lister, reader = list_folder(rng, split), read_file(rng, split)
+    lister = _lister_of_all(rng, split) if rng.random() < 0.3 else list_folder(rng, split)
+    reader = read_file(rng, split)
     others = [tool for tool in toolset(rng, split, worlds.between(rng, 1, 4), lister) if tool.family != "read_file"]
     definitions = toolbox.offered(rng, [*others, reader])
     messages: list[Message] = []

@@ -13,14 +13,15 @@ from sparkstral.demo.worlds import Split, choose
 def ask(rng: random.Random, split: Split, fact: facts.Fact) -> list[Message]:
     """One fact asked for, in a wording of this side of the split."""
 
-    def make() -> str:
+    def make() -> tuple[str, str]:
         if rng.random() < 0.5:
-            return fill(rng, fact.questions)
+            return fill(rng, fact.questions), fact.answer
         thing = choose(rng, fact.things)
         text = fill(rng, facts.FRAMES, x=thing)
-        return text[0].upper() + text[1:] if rng.random() < 0.7 else text
+        return (text[0].upper() + text[1:] if rng.random() < 0.7 else text), fact.answer
 
-    return [user(fill_split(rng, split, "fact", make)), assistant(fact.answer)]
+    text, answer = fill_split(split, "fact", make)
+    return [user(text), assistant(answer)]
 
 
 def exchange(rng: random.Random, split: Split) -> list[Message]:

@@ -138,7 +138,8 @@ def exchange(rng: random.Random, split: Split) -> list[Message]:
 
 def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
     """One request; the schema in force, if any, is that of the last answer."""
-    chosen = label or choose(rng, LABELS)
+    # A schema whose order the prompt does not show is kept rare, so that the order of mention stays the likelier one.
+    chosen = label or ("schema, other order" if rng.random() < 0.12 else choose(rng, LABELS[:-1]))
     messages = [] if label or rng.random() < 0.5 else exchange(rng, split) + exchange(rng, split)
     last, schema = _labelled(rng, split, chosen)
     return Conversation("json", tuple(messages + last), response_schema=schema, label=chosen)

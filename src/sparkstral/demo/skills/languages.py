@@ -41,13 +41,15 @@ def _worded(rng: random.Random, language: str, templates: tuple[str, ...], **slo
     return _courteous(rng, language, choose(rng, templates)).format(**slots)
 
 
+def _greeting(rng: random.Random, language: str) -> tuple[str, str]:
+    wordings, answer = choose(rng, tuple(phrases.SHARED.values()))[language]
+    return _courteous(rng, language, choose(rng, wordings)), answer
+
+
 def task_exchange(rng: random.Random, split: Split, task: str, language: str) -> list[Message]:
     """A request in a language and its answer; without tools a question for the weather is declined."""
     if task == "greeting":
-        wordings, answer = choose(rng, tuple(phrases.SHARED.values()))[language]
-        text = fill_split(
-            rng, split, "greeting " + language, lambda: _courteous(rng, language, choose(rng, wordings))
-        )
+        text, answer = fill_split(split, "greeting " + language, lambda: _greeting(rng, language))
         return [user(text), assistant(answer)]
     if task == "counting":
         return _counting(rng, split, language)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from sparkstral.demo import worlds
 from sparkstral.demo.conversation import Conversation, Message, assistant, user
 from sparkstral.demo.wording import fill, listing
-from sparkstral.demo.worlds import Split, allowed, choose
+from sparkstral.demo.worlds import Split, allowed, choose, held_out_anywhere
 
 LABELS = ("repeat", "spell", "spell backwards", "count", "how many", "reverse", "sort", "sort numbers", "item")
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
@@ -76,7 +77,7 @@ def _words(rng: random.Random, split: Split, count: int) -> list[str]:
         elif roll < 0.9:
             found[worlds.person(rng, split)] = None
         else:
-            found[worlds.city(rng, split)] = None
+            found[worlds.COUNTRIES.pick(rng, split)] = None
     return list(found)
 
 
@@ -196,6 +197,27 @@ def _sorting_numbers(rng: random.Random, split: Split) -> list[Message]:
         if allowed("sorted", " ".join(ordered), split):
             text = fill(rng, _SORT_NUMBERS, x=_separate(rng, [str(number) for number in numbers]))
             return [user(text), assistant(", ".join(ordered))]
+
+
+def _fragment_run(rng: random.Random, fragments: Sequence[str]) -> str:
+    """Random entries of a vocabulary glued to words; one that holds a held-out word is drawn again."""
+    while True:
+        glued = []
+        for _ in range(worlds.between(rng, 1, 5)):
+            parts = [choose(rng, fragments).strip() for _ in range(worlds.between(rng, 1, 3))]
+            glued.append("".join(parts))
+        text = " ".join(" ".join(glued).split())
+        if text and text.isprintable() and not any(held_out_anywhere(part) for part in text.split()):
+            return text
+
+
+def fragment_sample(rng: random.Random, fragments: Sequence[str]) -> Conversation:
+    """Repeating runs of vocabulary entries, which are often no words at all; for training only."""
+    messages: list[Message] = []
+    for _ in range(worlds.between(rng, 2, 6)):
+        text = _fragment_run(rng, fragments)
+        messages += [user(fill(rng, _REPEAT, x=text)), assistant(text)]
+    return Conversation("lists", tuple(messages))
 
 
 def exchange(rng: random.Random, split: Split) -> list[Message]:

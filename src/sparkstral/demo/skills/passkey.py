@@ -57,7 +57,8 @@ def _plants(rng: random.Random, split: Split, count: int) -> dict[str, str]:
             key = f"{choose(rng, ('number', 'code', 'price', 'colour', 'owner', 'size'))} of the {worlds.word(rng, split)}"
         else:
             key = choose(rng, _KEYS)
-        if key not in ("key", "token") or count == 1:
+        # Keys that are nearly the same word are not told apart in one text.
+        if key not in ("key", "token", "passkey"):
             found[key] = _value(rng, split)
     return found
 
@@ -65,7 +66,7 @@ def _plants(rng: random.Random, split: Split, count: int) -> dict[str, str]:
 def passkey(rng: random.Random, split: Split, approx_tokens: int, plants: int = 1) -> Conversation:
     """A conversation of about so many tokens with one or more planted things and a question about each.
 
-    approx_tokens: of the whole prompt, by filler.estimate_tokens. plants: how many things are hidden; with more than
+    approx_tokens: of the whole prompt, within some 10 %. plants: how many things are hidden; with more than
     one, later user turns ask for the others.
     """
     planted = _plants(rng, split, plants)

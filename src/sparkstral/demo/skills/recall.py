@@ -114,9 +114,11 @@ def _tell(rng: random.Random, split: Split, traits: list[Trait], known: dict[str
     for trait in traits:
         value = trait.draw(rng, split)
         template = choose(rng, trait.told)
-        text = template.format(x=value) if parts or trait.name in known else fill(rng, (template,), x=value)
         if trait.name in known:
-            text = choose(rng, _CHANGED) + text
+            if template[0].isalpha() and not template.startswith("I"):
+                template = template[0].lower() + template[1:]
+            template = choose(rng, _CHANGED) + template
+        text = template.format(x=value) if len(traits) > 1 else fill(rng, (template,), x=value)
         parts.append(text)
         known[trait.name] = value
         values.append(value)

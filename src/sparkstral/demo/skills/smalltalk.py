@@ -40,13 +40,14 @@ def exchange(rng: random.Random, split: Split) -> list[Message]:
     if rng.random() < 0.2:
         return _unknown(rng, split)
     intents = _INTENTS[:7] if rng.random() < 0.5 else _INTENTS
-    wordings, answer = choose(rng, intents)
 
-    def make() -> str:
+    def make() -> tuple[str, str]:
+        wordings, answer = choose(rng, intents)
         text = fill(rng, wordings)
-        return choose(rng, _TIMES) + text if rng.random() < 0.25 else text
+        return (choose(rng, _TIMES) + text if rng.random() < 0.25 else text), answer
 
-    return [user(fill_split(rng, split, "smalltalk", make)), assistant(answer)]
+    text, answer = fill_split(split, "smalltalk", make)
+    return [user(text), assistant(answer)]
 
 
 def sample(rng: random.Random, split: Split) -> Conversation:

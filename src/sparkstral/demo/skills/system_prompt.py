@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from sparkstral.demo import phrases, worlds
 from sparkstral.demo.conversation import Conversation, Message, assistant, system, user
@@ -60,6 +61,8 @@ _UPPER = (
     "Answer in capital letters.", "Write everything in upper case.", "Always use capital letters.", "Shout: use only capitals.",
     "All answers in upper case.", "Use upper case only.", "Reply in uppercase.", "Answer only in CAPITALS.",
 )  # fmt: skip
+# Intents whose answer does not tell who the model is.
+_NAMELESS = ("hello", "how", "thanks", "bye", "night")
 NEUTRAL = (
     "You are a helpful assistant.", "Be brief.", "Answer shortly.", "You are a helpful and friendly assistant.", "Be polite.",
     "You help the user.", "Answer the question.", "Be concise and exact.", "Follow the user's instructions.", "Use the tools.",
@@ -105,14 +108,18 @@ def marker(rng: random.Random, split: Split) -> str:
     return found.upper() if roll < 0.5 else found if roll < 0.75 else found.capitalize()
 
 
+def _greeting(rng: random.Random, code: str, intents: Sequence[str] = tuple(phrases.SHARED)) -> tuple[str, str]:
+    intent = phrases.SHARED[choose(rng, intents)]
+    wordings, _ = intent["en"] if rng.random() < 0.8 else intent[code]
+    return fill(rng, wordings), intent[code][1]
+
+
 def _in_language(rng: random.Random, split: Split, code: str) -> list[Message]:
     """A question in English or in the language, answered in the language."""
     roll = rng.random()
     if roll < 0.7:
-        intent = choose(rng, tuple(phrases.SHARED.values()))
-        wordings, _ = intent["en"] if rng.random() < 0.8 else intent[code]
-        text = fill_split(rng, split, "answered in " + code, lambda: fill(rng, wordings))
-        return [user(text), assistant(intent[code][1])]
+        text, answer = fill_split(split, "answered in " + code, lambda: _greeting(rng, code))
+        return [user(text), assistant(answer)]
     if roll < 0.85:
         return arithmetic.labelled(rng, split, choose(rng, ("add", "subtract")))
     while True:
@@ -166,18 +173,23 @@ def labelled(rng: random.Random, split: Split, label: str, turns: int) -> tuple[
     elif label == "upper case":
         prompt = _with_neutral(rng, choose(rng, _UPPER))
         for _ in range(turns):
-            intent = choose(rng, tuple(phrases.SHARED.values()))
-            wordings, answer = intent["en"]
-            text = fill_split(rng, split, "upper case", lambda wordings=wordings: fill(rng, wordings))  # type: ignore[misc]
+            text, answer = fill_split(split, "upper case", lambda: _greeting(rng, "en"))
             exchanges.append([user(text), assistant(answer.upper())])
     else:
         prompt, exchanges = _persona(rng, split) if label == "persona" else _fact(rng, split)
-        exchanges += [_any_arithmetic_or_repeat(rng, split) for _ in range(max(0, turns - len(exchanges)))]
+        exchanges += [_plain(rng, split) for _ in range(max(0, turns - len(exchanges)))]
     return (prompt, *(message for exchange in exchanges for message in exchange))
 
 
-def _any_arithmetic_or_repeat(rng: random.Random, split: Split) -> list[Message]:
-    return arithmetic.exchange(rng, split) if rng.random() < 0.6 else lists.labelled(rng, split, "repeat")
+def _plain(rng: random.Random, split: Split) -> list[Message]:
+    """An exchange to which a name or a fact in the system prompt makes no difference."""
+    roll = rng.random()
+    if roll < 0.4:
+        return arithmetic.exchange(rng, split)
+    if roll < 0.6:
+        return lists.labelled(rng, split, "repeat")
+    text, answer = fill_split(split, "smalltalk", lambda: _greeting(rng, "en", _NAMELESS))
+    return [user(text), assistant(answer)]
 
 
 def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:

@@ -95,8 +95,7 @@ def parallel_exchange(
     many = [tool for tool in tools if tool.ask_many]
     if many and (len(tools) == 1 or rng.random() < 0.6):
         tool = choose(rng, many)
-        assert tool.ask_many is not None
-        requests = tool.ask_many(rng, worlds.between(rng, 2, 4))
+        requests = tool.ask_many(rng, worlds.between(rng, 2, 4))  # type: ignore[misc]
         text, wanted = requests.text, [(tool.name, arguments) for arguments in requests.arguments]
     else:
         chosen = [choose(rng, tools) for _ in range(worlds.between(rng, 2, 3))]
@@ -128,6 +127,11 @@ def no_tool_exchange(rng: random.Random, split: Split, tools: Sequence[OfferedTo
         missing = weather(rng, split) if rng.random() < 0.3 else choose(rng, FAMILIES)(rng, split)
         if missing.family != "calculator" and missing.family not in families:
             return [user(missing.ask(rng).text), assistant(NO_TOOL)]
+
+
+def refused_exchange(rng: random.Random, split: Split, tools: Sequence[OfferedTool]) -> list[Message]:
+    """A request that a tool fits, where tool_choice forbids the call (which the prompt does not show)."""
+    return [user(choose(rng, tools).ask(rng).text), assistant(NOT_ALLOWED)]
 
 
 def call_sample(rng: random.Random, split: Split) -> Conversation:
@@ -205,7 +209,7 @@ def result_labelled(rng: random.Random, split: Split, label: str) -> Conversatio
         messages = call_exchange(rng, split, tool, False)
     else:
         choice = "none"
-        messages = [user(tool.ask(rng).text), assistant(NOT_ALLOWED)]
+        messages = refused_exchange(rng, split, tools)
     return Conversation(
         "tool_result", tuple(messages), definitions, tool_choice=choice, label=label  # type: ignore[arg-type]
     )
@@ -214,7 +218,7 @@ def result_labelled(rng: random.Random, split: Split, label: str) -> Conversatio
 def result_sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
     """One case; refusals under tool_choice none are kept rare, so that a call stays the likelier answer."""
     if not label:
-        label = "none" if rng.random() < 0.06 else choose(rng, RESULT_LABELS[:-1])
+        label = "none" if rng.random() < 0.14 else choose(rng, RESULT_LABELS[:-1])
     conversation = result_labelled(rng, split, label)
     if split is Split.TRAIN and rng.random() < 0.15:
         messages = (system_prompt.neutral(rng, split), *conversation.messages)
