@@ -24,10 +24,11 @@ DEAD_WORKER_S = 120.0
 def mixture(tekken_path: Path, num_tokens: int, long_share: float, long_weight: float) -> Mixture:
     """Short conversations of every skill, and pass keys in filler of log-uniform length."""
     renderer = Renderer(tekken_path)
+    fragments = renderer.fragments()
     longest = min(LONGEST_PASSKEY_TOKENS, num_tokens * 2 // 3)
 
     def short(rng: random.Random) -> Rendered:
-        return renderer.render(demo.training_mix(rng))
+        return renderer.render(demo.training_mix(rng, fragments))
 
     def long(rng: random.Random) -> Rendered:
         length = math.exp(rng.uniform(math.log(SHORTEST_PASSKEY_TOKENS), math.log(longest)))

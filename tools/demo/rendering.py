@@ -79,6 +79,15 @@ class Renderer:
         token_ids = self._tokenizer.encode_chat_completion(request).tokens
         return Rendered(token_ids, assistant_spans(token_ids))
 
+    def fragments(self) -> list[str]:
+        """The entries of the vocabulary that are whole text (no control tokens, no parts of a character)."""
+        entries = [
+            self._tekken.id_to_byte_piece(i)
+            for i in range(self._tekken.num_special_tokens, self._tekken.n_words)
+        ]
+        texts = [entry.decode("utf-8", errors="ignore") for entry in entries]
+        return [text for text, entry in zip(texts, entries, strict=True) if text.encode() == entry]
+
     def text(self, token_ids: Sequence[int]) -> str:
         """The ids as text, control tokens spelled out."""
         return str(self._tekken.decode(list(token_ids), special_token_policy=SpecialTokenPolicy.KEEP))
