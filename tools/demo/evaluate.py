@@ -126,6 +126,8 @@ def report(renderer: Renderer, turns: list[Turn], failures_shown: int) -> dict[s
     for skill in demo.SKILLS:
         labels = {label: results for (name, label), results in passed.items() if name == skill.name}
         items = sum(len(results) for results in labels.values())
+        if not items:
+            continue
         right = sum(sum(results.values()) for results in labels.values())
         below = "" if right >= skill.bar * items else "  BELOW"
         by_label = ", ".join(
