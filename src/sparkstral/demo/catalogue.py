@@ -1,4 +1,5 @@
-"""The skills: their order, bars, examples, weights in training, and the ways to draw samples and evaluation items.
+"""The skills: their order, bars, examples, weights in training, and the ways to draw samples and evaluation
+items.
 
 Owns: the table of skills and the mix for training. Everything drawn depends on the given generator alone.
 """
@@ -13,7 +14,18 @@ from dataclasses import dataclass
 from sparkstral.demo import toolbox, worlds
 from sparkstral.demo.conversation import Conversation, EvalItem, Message, with_effort
 from sparkstral.demo.skills import (
-    arithmetic, chain, facts, json_answers, languages, lists, passkey, reasoning, recall, smalltalk, system_prompt, tools,
+    arithmetic,
+    chain,
+    facts,
+    json_answers,
+    languages,
+    lists,
+    passkey,
+    reasoning,
+    recall,
+    smalltalk,
+    system_prompt,
+    tools,
 )  # fmt: skip
 from sparkstral.demo.tool_inventions import invent
 from sparkstral.demo.worlds import Split, choose
@@ -25,8 +37,8 @@ Sampler = Callable[[random.Random, Split, str], Conversation]
 class Skill:
     """One row of the table.
 
-    bar: the least share of evaluation items that must be exact. weight: its share of training conversations, relative.
-    labels: the kinds of items, drawn in turn for an evaluation; "" stands for a sample of any kind.
+    bar: the least share of evaluation items that must be exact. weight: its share of training conversations,
+    relative. labels: the kinds of items, drawn in turn for an evaluation; "" stands for a sample of any kind.
     bar_for_each_label: the bar holds for every label alone, not for their mean.
     """
 
@@ -49,36 +61,48 @@ def _recall(rng: random.Random, split: Split, label: str) -> Conversation:
 
 
 SKILLS: tuple[Skill, ...] = (
-    Skill("smalltalk", "greeting, identity, thanks, small talk", 0.99, "Say hello.", 8, lambda r, s, _: smalltalk.sample(r, s)),
-    Skill("lists", "repeat, spell, count, reverse, sort, first, last, nth item", 0.98, "Repeat exactly: blue river 42", 16,
+    Skill("smalltalk", "greeting, identity, thanks, small talk", 0.99, "Say hello.", 8, lambda r, s,
+        _: smalltalk.sample(r, s)),
+    Skill("lists", "repeat, spell, count, reverse, sort, first, last, nth item", 0.98,
+        "Repeat exactly: blue river 42", 16,
           lists.sample, lists.LABELS),
-    Skill("arithmetic", "addition and subtraction under 1,000, one-digit multiplication", 0.98, "What is 37 + 45?", 14,
+    Skill("arithmetic", "addition and subtraction under 1,000, one-digit multiplication", 0.98,
+        "What is 37 + 45?", 14,
           arithmetic.sample, arithmetic.LABELS),
-    Skill("recall", "recall of names, numbers, preferences over 2 to 8 turns", 0.98, "My name is Ana. ... What is my name?", 8,
+    Skill("recall", "recall of names, numbers, preferences over 2 to 8 turns", 0.98,
+        "My name is Ana. ... What is my name?", 8,
           _recall, tuple(f"{turns} turns" for turns in range(2, 9))),
-    Skill("system_prompt", "system prompt obeyed", 0.97, "Always answer in French.", 9, system_prompt.sample, system_prompt.LABELS),
+    Skill("system_prompt", "system prompt obeyed", 0.97, "Always answer in French.", 9, system_prompt.sample,
+        system_prompt.LABELS),
     Skill("passkey", "a pass key far back in filler", 0.98, "What is the pass key?", 8, _passkey,
           tuple(f"{tokens} tokens" for tokens in passkey.EVAL_TOKENS), True),
     Skill("tool_call", "one tool call among up to eight tools", 0.98, "What is the weather in Oslo?", 14,
           lambda r, s, _: tools.call_sample(r, s)),
     Skill("parallel_calls", "two to four calls at once", 0.97, "Weather in Oslo and Lima?", 7,
           lambda r, s, _: tools.parallel_sample(r, s)),
-    Skill("chain", "list files, read a file, answer from it; errors reported", 0.95, "What is the port in the config file in docs?", 6,
+    Skill("chain", "list files, read a file, answer from it; errors reported", 0.95,
+        "What is the port in the config file in docs?", 6,
           chain.sample, chain.LABELS),
-    Skill("tool_result", "answer from a result; no call when none is needed; tool_choice", 0.98, "Thank you.", 8,
+    Skill("tool_result", "answer from a result; no call when none is needed; tool_choice", 0.98, "Thank you.",
+        8,
           tools.result_sample, tools.RESULT_LABELS),
-    Skill("reasoning", "reasoning_effort high works first, none answers at once", 0.98, "What is 12 + 30 + 7?", 10,
+    Skill("reasoning", "reasoning_effort high works first, none answers at once", 0.98,
+        "What is 12 + 30 + 7?", 10,
           reasoning.sample, reasoning.LABELS),
-    Skill("json", "JSON on request, with and without a schema in force", 0.98, "Give me a JSON object with name Ana and age 30.", 8,
+    Skill("json", "JSON on request, with and without a schema in force", 0.98,
+        "Give me a JSON object with name Ana and age 30.", 8,
           json_answers.sample, json_answers.LABELS),
-    Skill("languages", "English, French, German, Spanish, Italian", 0.95, "Combien font 37 + 45 ?", 9, languages.sample, languages.LABELS),
-    Skill("facts", "questions about the product", 0.95, "Which port do you listen on?", 9, lambda r, s, _: facts.sample(r, s)),
+    Skill("languages", "English, French, German, Spanish, Italian", 0.95, "Combien font 37 + 45 ?", 9,
+        languages.sample, languages.LABELS),
+    Skill("facts", "questions about the product", 0.95, "Which port do you listen on?", 9, lambda r, s,
+        _: facts.sample(r, s)),
 )  # fmt: skip
 _BY_NAME = {skill.name: skill for skill in SKILLS}
 
 # Turns of these can follow each other in one conversation, whatever came before.
 _EXCHANGES: tuple[Callable[[random.Random, Split], list[Message]], ...] = (
-    smalltalk.exchange, lists.exchange, arithmetic.exchange, arithmetic.exchange, json_answers.exchange, languages.exchange,
+    smalltalk.exchange, lists.exchange, arithmetic.exchange, arithmetic.exchange, json_answers.exchange,
+    languages.exchange,
     facts.exchange, lists.exchange,
 )  # fmt: skip
 
@@ -99,7 +123,8 @@ def sample(rng: random.Random, skill: str, split: Split, label: str = "") -> Con
 
 
 def _medley(rng: random.Random) -> Conversation:
-    """Several turns of several skills, sometimes beside tools that none of them needs or with turns that need them."""
+    """Several turns of several skills, sometimes beside tools that none of them needs or with turns that need
+    them."""
     split = Split.TRAIN
     count = worlds.between(rng, 2, 7)
     if rng.random() < 0.4:
@@ -124,9 +149,9 @@ def _medley(rng: random.Random) -> Conversation:
     return Conversation("medley", tuple(messages))
 
 
-_TRAINING = tuple(skill.name for skill in SKILLS) + ("medley",)
+_TRAINING = (*tuple(skill.name for skill in SKILLS), "medley")
 _FRAGMENT_SHARE = 0.06
-_WEIGHTS = tuple(skill.weight for skill in SKILLS) + (16.0,)
+_WEIGHTS = (*tuple(skill.weight for skill in SKILLS), 16.0)
 
 
 # Skills whose turns need no tool and are not confused by invented ones.
@@ -136,9 +161,9 @@ _TOOLLESS = frozenset(("smalltalk", "lists", "arithmetic", "recall", "system_pro
 def training_mix(rng: random.Random, fragments: Sequence[str] = ()) -> Conversation:
     """One training conversation of at most some 2,500 tokens (nearly all below 1,200; the mean is about 230).
 
-    fragments: the decoded entries of the vocabulary, if at hand. Some conversations then copy random runs of them, so
-    that every token is seen and any text can be repeated.
-    Long pass keys are not in the mix: draw them with skills.passkey.passkey.
+    fragments: the decoded entries of the vocabulary, if at hand. Some conversations then copy random runs of
+    them, so that every token is seen and any text can be repeated. Long pass keys are not in the mix: draw
+    them with skills.passkey.passkey.
     """
     if fragments and rng.random() < _FRAGMENT_SHARE:
         return lists.fragment_sample(rng, fragments)

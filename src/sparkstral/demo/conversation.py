@@ -1,7 +1,7 @@
 """A conversation with its right answers, and the judges of an answer.
 
-Owns: Conversation (messages in OpenAI chat form), the cuts before each assistant turn, and exact comparison. Knows
-nothing of how conversations are made, of tokens or of the engine.
+Owns: Conversation (messages in OpenAI chat form), the cuts before each assistant turn, and exact comparison.
+Knows nothing of how conversations are made, of tokens or of the engine.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PLAIN_REASONING = "This is simple."
 class Conversation:
     """A whole conversation, the right assistant turns included.
 
-    messages: system, user, assistant and tool messages in OpenAI chat form. An assistant turn may hold `reasoning`
-    (text thought before its content) and `tool_calls` (9-character ids, arguments as JSON text).
+    messages: system, user, assistant and tool messages in OpenAI chat form. An assistant turn may hold
+    `reasoning` (text thought before its content) and `tool_calls` (9-character ids, arguments as JSON text).
     response_schema: JSON schema in force for the last answer, or None.
     """
 
@@ -61,7 +61,9 @@ class EvalItem:
         """The conversation cut before each assistant turn."""
         messages = self.conversation.messages
         return tuple(
-            EvalTurn(messages[:index], message) for index, message in enumerate(messages) if message["role"] == "assistant"
+            EvalTurn(messages[:index], message)
+            for index, message in enumerate(messages)
+            if message["role"] == "assistant"
         )
 
     def wrong(self, turn: EvalTurn, answer: Message) -> str | None:
@@ -125,12 +127,14 @@ def with_effort(messages: Iterable[Message], effort: ReasoningEffort) -> tuple[M
 def wrong_answer(expected: Message, answer: Message, effort: ReasoningEffort) -> str | None:
     """Why an answer differs from the expected turn, or None when it is right.
 
-    Text is equal after stripping; a JSON object or array is compared as parsed; calls are compared in order by name and
-    parsed arguments; reasoning must be there at high effort and absent at none, whatever it says.
+    Text is equal after stripping; a JSON object or array is compared as parsed; calls are compared in order
+    by name and parsed arguments; reasoning must be there at high effort and absent at none, whatever it says.
     """
     reasoned = bool((answer.get("reasoning") or "").strip())
     if reasoned != (effort == "high"):
-        return f"expected {'some' if effort == 'high' else 'no'} reasoning, got {'some' if reasoned else 'none'}"
+        return (
+            f"expected {'some' if effort == 'high' else 'no'} reasoning, got {'some' if reasoned else 'none'}"
+        )
     want_calls = [_parsed_call(call) for call in expected.get("tool_calls") or ()]
     got_calls = [_parsed_call(call) for call in answer.get("tool_calls") or ()]
     if want_calls != got_calls:

@@ -1,4 +1,5 @@
-"""Text to hide things in: prose, word salad, invented Latin, numbers, records, code, logs, one sentence over and over.
+"""Text to hide things in: prose, word salad, invented Latin, numbers, records, code, logs, one sentence over
+and over.
 
 Owns: endless paragraphs and their length in tokens, about. Must not hold anything that reads like a pass key.
 """
@@ -11,12 +12,13 @@ from collections.abc import Callable
 from sparkstral.demo import words, worlds
 from sparkstral.demo.worlds import Split, choose
 
+# One sentence over and over, with its characters per token.
 _CLASSIC = (
-    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ",
-    "The quick brown fox jumps over the lazy dog. ",
-    "All work and no play makes Jack a dull boy. ",
-    "Nothing of interest is written here. ",
-    "This is filler text. It means nothing. ",
+    ("The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again. ", 2.8),
+    ("The quick brown fox jumps over the lazy dog. ", 2.8),
+    ("All work and no play makes Jack a dull boy. ", 3.4),
+    ("Nothing of interest is written here. ", 3.7),
+    ("This is filler text. It means nothing. ", 3.9),
 )
 
 
@@ -31,7 +33,8 @@ def _prose(rng: random.Random, split: Split) -> str:
     if form == 2:
         return f"In {worlds.city(rng, split)} the {noun} was {adjective}."
     if form == 3:
-        return f"Every {choose(rng, words.WEEKDAYS)} the {worlds.JOBS.pick(rng, split)} {verb} the {adjective} {noun}."
+        day, job = choose(rng, words.WEEKDAYS), worlds.JOBS.pick(rng, split)
+        return f"Every {day} the {job} {verb} the {adjective} {noun}."
     if form == 4:
         return f"There were {worlds.whole(rng)} {noun}s in the {adjective} {other}."
     if form == 5:
@@ -43,7 +46,9 @@ def _prose(rng: random.Random, split: Split) -> str:
     if form == 8:
         return f"It was {adjective}, and the {noun} of {worlds.person(rng, split)} {verb} nothing."
     if form == 9:
-        return f"When the {noun} was {adjective}, {worlds.person(rng, split)} went to {worlds.city(rng, split)}."
+        return (
+            f"When the {noun} was {adjective}, {worlds.person(rng, split)} went to {worlds.city(rng, split)}."
+        )
     if form == 10:
         return f"The {noun} is a {adjective} {other} made of {worlds.FOODS.pick(rng, split)}."
     return f'"Where is the {noun}?" asked {worlds.person(rng, split)}, but the {other} was gone.'
@@ -64,8 +69,8 @@ def _numbers(rng: random.Random, split: Split) -> str:
 
 def _record(rng: random.Random, split: Split) -> str:
     return (
-        f"id: {worlds.between(rng, 1, 99999)}, name: {worlds.full_name(rng, split)}, city: {worlds.city(rng, split)}, "
-        f"item: {worlds.word(rng, split)}, amount: {worlds.decimal(rng)}"
+        f"id: {worlds.between(rng, 1, 99999)}, name: {worlds.full_name(rng, split)}, "
+        f"city: {worlds.city(rng, split)}, item: {worlds.word(rng, split)}, amount: {worlds.decimal(rng)}"
     )
 
 
@@ -86,15 +91,16 @@ def _code(rng: random.Random, split: Split) -> str:
 
 def _log(rng: random.Random, split: Split) -> str:
     level = choose(rng, ("INFO", "WARNING", "ERROR", "DEBUG"))
-    return f"{worlds.date(rng, split)} {worlds.clock(rng)} {level} {worlds.word(rng, split)}: {worlds.phrase_of(rng, split, 2, 4)}"
+    when = f"{worlds.date(rng, split)} {worlds.clock(rng)}"
+    return f"{when} {level} {worlds.word(rng, split)}: {worlds.phrase_of(rng, split, 2, 4)}"
 
 
 # Maker, separator, characters per token of the demo vocabulary (measured 2026-12-02, held within some 5 %).
 _KINDS: tuple[tuple[Callable[[random.Random, Split], str], str, float], ...] = (
-    (_prose, " ", 3.0), (_prose, " ", 3.0), (_prose, " ", 3.0), (_salad, " ", 2.7), (_salad, ". ", 2.6), (_latin, " ", 2.2),
+    (_prose, " ", 3.0), (_prose, " ", 3.0), (_prose, " ", 3.0), (_salad, " ", 2.7), (_salad, ". ", 2.6),
+    (_latin, " ", 2.2),
     (_numbers, "\n", 1.0), (_record, "\n", 1.9), (_code, "\n", 2.3), (_log, "\n", 1.6),
 )  # fmt: skip
-_CLASSIC_CHARACTERS_PER_TOKEN = 3.0
 
 
 def pieces(rng: random.Random, split: Split, approx_tokens: int) -> list[str]:
@@ -105,10 +111,10 @@ def pieces(rng: random.Random, split: Split, approx_tokens: int) -> list[str]:
     found: list[str] = []
     total = 0.0
     mixed = rng.random() < 0.25
-    classic = choose(rng, _CLASSIC) if rng.random() < 0.12 else ""
+    classic = ""
     make, separator, characters_per_token = choose(rng, _KINDS)
-    if classic:
-        characters_per_token = _CLASSIC_CHARACTERS_PER_TOKEN
+    if rng.random() < 0.12:
+        classic, characters_per_token = choose(rng, _CLASSIC)
     stretch = 0.0
     while total < approx_tokens:
         if mixed and not classic and total > stretch:

@@ -1,7 +1,8 @@
 """Tools made up on the spot: a verb, a noun, and parameters of every JSON type.
 
-Owns: the kinds of parameters (names, schema, values, how a sentence speaks of them) and the sentences. A tool's verb and
-noun pair decides its side of the split, so every held-out tool has a schema that training never had.
+Owns: the kinds of parameters (names, schema, values, how a sentence speaks of them) and the sentences. A
+tool's verb and noun pair decides its side of the split, so every held-out tool has a schema that training
+never had.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _STRINGS: tuple[tuple[tuple[str, ...], Callable[[random.Random, Split], Spoken]]
     (("time", "start_time", "at"), lambda r, s: _same(worlds.clock(r))),
     (("color", "colour", "theme"), lambda r, s: _same(worlds.COLOURS.pick(r, s))),
     (("title", "subject", "label", "topic", "headline"), lambda r, s: _quoted(worlds.phrase_of(r, s, 1, 3))),
-    (("message", "text", "note", "comment", "reason", "description"), lambda r, s: _quoted(worlds.phrase_of(r, s, 2, 5))),
+    (("message", "text", "note", "comment", "reason", "description"), lambda r,
+     s: _quoted(worlds.phrase_of(r, s, 2, 5))),
     (("query", "keyword", "tag", "category", "group", "region", "channel", "room", "device"),
      lambda r, s: _same(worlds.word(r, s))),
     (("country",), lambda r, s: _same(worlds.COUNTRIES.pick(r, s))),
@@ -60,24 +62,47 @@ _STRINGS: tuple[tuple[tuple[str, ...], Callable[[random.Random, Split], Spoken]]
     (("currency",), lambda r, s: _same(worlds.CURRENCIES.pick(r, s))),
 )  # fmt: skip
 # Parameters with enough values for four different ones on either side of the split.
-_MANY_VALUES = ("city", "location", "destination", "origin", "place", "name", "customer", "owner", "recipient", "user",
-                "author", "contact", "assignee", "email", "to", "mail", "path", "file", "filename", "folder", "directory",
-                "id", "order_id", "ticket_id", "reference", "code", "sku", "serial", "item_id", "user_id", "query", "keyword",
+_MANY_VALUES = ("city", "location", "destination", "origin", "place", "name", "customer", "owner",
+    "recipient", "user",
+                "author", "contact", "assignee", "email", "to", "mail", "path", "file", "filename", "folder",
+                "directory",
+                "id", "order_id", "ticket_id", "reference", "code", "sku", "serial", "item_id", "user_id",
+                "query", "keyword",
                 "tag", "category", "group", "region", "channel", "room", "device")  # fmt: skip
-_INTEGERS = ("count", "limit", "quantity", "days", "age", "page", "number", "minutes", "hours", "seats", "width",
-             "height", "volume", "level", "size", "year", "port", "retries", "floor", "copies", "duration")  # fmt: skip
+_INTEGERS = ("count", "limit", "quantity", "days", "age", "page", "number", "minutes", "hours", "seats",
+    "width",
+             "height", "volume", "level", "size", "year", "port", "retries", "floor", "copies",
+             "duration")  # fmt: skip
 _NUMBERS = ("amount", "price", "temperature", "weight", "ratio", "rate", "score", "speed", "length", "budget")
-_BOOLEANS = ("urgent", "recursive", "notify", "public", "silent", "force", "verbose", "dry_run", "express", "shared",
-             "enabled", "private", "overwrite", "confirm", "backup", "active", "locked", "archived", "gift_wrap")  # fmt: skip
+_BOOLEANS = ("urgent", "recursive", "notify", "public", "silent", "force", "verbose", "dry_run", "express",
+    "shared",
+             "enabled", "private", "overwrite", "confirm", "backup", "active", "locked", "archived",
+             "gift_wrap")  # fmt: skip
 _ENUMS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("priority", ("low", "medium", "high")), ("size", ("small", "medium", "large")), ("format", ("pdf", "csv", "json")),
-    ("status", ("open", "closed", "pending")), ("mode", ("auto", "manual", "off")), ("order", ("asc", "desc")),
-    ("unit", ("celsius", "fahrenheit")), ("unit", ("km", "miles")), ("level", ("debug", "info", "warning", "error")),
-    ("role", ("admin", "editor", "viewer")), ("plan", ("free", "basic", "premium")), ("shift", ("day", "night")),
+    ("priority", ("low", "medium", "high")), ("size", ("small", "medium", "large")),
+    ("format", ("pdf", "csv", "json")),
+    ("status", ("open", "closed", "pending")), ("mode", ("auto", "manual", "off")),
+    ("order", ("asc", "desc")),
+    ("unit", ("celsius", "fahrenheit")), ("unit", ("km", "miles")),
+    ("level", ("debug", "info", "warning", "error")),
+    ("role", ("admin", "editor", "viewer")), ("plan", ("free", "basic", "premium")),
+    ("shift", ("day", "night")),
     ("method", ("card", "cash", "transfer")), ("period", ("daily", "weekly", "monthly")),
     ("environment", ("dev", "staging", "production")), ("direction", ("north", "south", "east", "west")),
 )  # fmt: skip
-_ARRAYS = ("tags", "names", "items", "labels", "members", "recipients", "cities", "colors", "files", "topics", "guests")
+_ARRAYS = (
+    "tags",
+    "names",
+    "items",
+    "labels",
+    "members",
+    "recipients",
+    "cities",
+    "colors",
+    "files",
+    "topics",
+    "guests",
+)
 _ID_ARRAYS = ("ids", "numbers", "pages", "rooms", "levels", "rows")
 _OBJECTS = (
     ("address", ("street", "city")), ("range", ("min", "max")), ("size", ("width", "height")),
@@ -87,19 +112,37 @@ _OBJECTS = (
 )  # fmt: skip
 # How a sentence speaks of a parameter without its name.
 _NATURAL = {
-    "city": "in {x}", "location": "in {x}", "place": "in {x}", "destination": "to {x}", "origin": "from {x}", "country": "in {x}",
-    "date": "on {x}", "day": "on {x}", "due_date": "by {x}", "deadline": "by {x}", "start_date": "from {x}", "time": "at {x}",
-    "start_time": "at {x}", "at": "at {x}", "customer": "for {x}", "recipient": "for {x}", "user": "for {x}", "assignee": "for {x}",
-    "email": "to {x}", "mail": "to {x}", "minutes": "for {x} minutes", "hours": "for {x} hours", "days": "for {x} days",
-    "seats": "with {x} seats", "copies": "in {x} copies", "priority": "with {x} priority", "format": "as {x}", "language": "in {x}",
-    "id": "{x}", "order_id": "{x}", "code": "{x}", "title": "called {x}", "label": "labelled {x}", "color": "in {x}", "folder": "in {x}",
-    "path": "in {x}", "file": "in {x}", "room": "in room {x}", "count": "{x} times", "message": "saying {x}", "text": "saying {x}",
-    "reason": "because {x}", "quantity": "{x} pieces", "price": "at a price of {x}", "amount": "over {x}", "tags": "tagged {x}",
-    "guests": "with {x}", "members": "with {x}", "recipients": "for {x}", "temperature": "at {x} degrees", "group": "of group {x}",
-    "owner": "of {x}", "plan": "on the {x} plan", "status": "with status {x}", "size": "of size {x}", "mode": "in {x} mode",
-    "floor": "on floor {x}", "page": "on page {x}", "weight": "of {x} kg", "period": "{x}", "method": "by {x}",
+    "city": "in {x}", "location": "in {x}", "place": "in {x}", "destination": "to {x}", "origin": "from {x}",
+    "country": "in {x}",
+    "date": "on {x}", "day": "on {x}", "due_date": "by {x}", "deadline": "by {x}", "start_date": "from {x}",
+    "time": "at {x}",
+    "start_time": "at {x}", "at": "at {x}", "customer": "for {x}", "recipient": "for {x}", "user": "for {x}",
+    "assignee": "for {x}",
+    "email": "to {x}", "mail": "to {x}", "minutes": "for {x} minutes", "hours": "for {x} hours",
+    "days": "for {x} days",
+    "seats": "with {x} seats", "copies": "in {x} copies", "priority": "with {x} priority", "format": "as {x}",
+    "language": "in {x}",
+    "id": "{x}", "order_id": "{x}", "code": "{x}", "title": "called {x}", "label": "labelled {x}",
+    "color": "in {x}", "folder": "in {x}",
+    "path": "in {x}", "file": "in {x}", "room": "in room {x}", "count": "{x} times", "message": "saying {x}",
+    "text": "saying {x}",
+    "reason": "because {x}", "quantity": "{x} pieces", "price": "at a price of {x}", "amount": "over {x}",
+    "tags": "tagged {x}",
+    "guests": "with {x}", "members": "with {x}", "recipients": "for {x}", "temperature": "at {x} degrees",
+    "group": "of group {x}",
+    "owner": "of {x}", "plan": "on the {x} plan", "status": "with status {x}", "size": "of size {x}",
+    "mode": "in {x} mode",
+    "floor": "on floor {x}", "page": "on page {x}", "weight": "of {x} kg", "period": "{x}",
+    "method": "by {x}",
 }  # fmt: skip
-_NOTES = ("The {n}", "{n} to use", "The {n} of the {o}", "Which {n}", "Value of {n}", "The {n}, as given by the user")
+_NOTES = (
+    "The {n}",
+    "{n} to use",
+    "The {n} of the {o}",
+    "Which {n}",
+    "Value of {n}",
+    "The {n}, as given by the user",
+)
 
 
 def _described(rng: random.Random, schema: Schema, name: str, noun: str) -> Schema:
@@ -121,7 +164,9 @@ def _integer(rng: random.Random, noun: str) -> Parameter:
 
 def _number(rng: random.Random, noun: str) -> Parameter:
     name = choose(rng, _NUMBERS)
-    return Parameter(name, _described(rng, {"type": "number"}, name, noun), lambda r: _same(worlds.decimal(r)))
+    return Parameter(
+        name, _described(rng, {"type": "number"}, name, noun), lambda r: _same(worlds.decimal(r))
+    )
 
 
 def _boolean(rng: random.Random, noun: str) -> Parameter:
@@ -228,12 +273,15 @@ def _parameter(rng: random.Random, split: Split, noun: str) -> Parameter:
 
 
 _DESCRIPTIONS = (
-    "{V} {a} {n}", "{V} the {n}", "{V} {a} {n} in the system", "Use this to {v} {a} {n}", "{V} {n}s", "{V} one {n}",
+    "{V} {a} {n}", "{V} the {n}", "{V} {a} {n} in the system", "Use this to {v} {a} {n}", "{V} {n}s",
+    "{V} one {n}",
     "Tool to {v} {a} {n}", "Lets the user {v} {a} {n}", "{V} {a} {n} by its data", "Call this to {v} the {n}",
 )  # fmt: skip
 _OPENINGS = (
-    "{V} the {n}", "{V} {a} {n}", "{V} {n}", "Please {v} the {n}", "I want to {v} {a} {n}", "Can you {v} the {n}",
-    "I would like to {v} {a} {n}", "{V} this {n}", "Could you {v} {a} {n}", "We need to {v} the {n}", "{V} my {n}",
+    "{V} the {n}", "{V} {a} {n}", "{V} {n}", "Please {v} the {n}", "I want to {v} {a} {n}",
+    "Can you {v} the {n}",
+    "I would like to {v} {a} {n}", "{V} this {n}", "Could you {v} {a} {n}", "We need to {v} the {n}",
+    "{V} my {n}",
     "Now {v} the {n}", "Help me {v} {a} {n}",
 )  # fmt: skip
 _LINKS = (" with ", ": ", ", ", " using ", " with the following: ", ". ")
@@ -300,8 +348,10 @@ def invent(rng: random.Random, split: Split, action: tuple[str, str] | None = No
         while len(values) < count:
             value, text = parameter.draw(rng)
             values[value] = text
-        opening = fill(rng, ("{V} the {n}s with {p} {x}", "{V} these {n}s: {p} {x}", "{V} the {n}s of {p} {x}"),
-                       **slots, p=parameter.name.replace("_", " "), x=listing(rng, list(values.values())))  # fmt: skip
+        opening = fill(rng, ("{V} the {n}s with {p} {x}", "{V} these {n}s: {p} {x}",
+            "{V} the {n}s of {p} {x}"),
+                       **slots, p=parameter.name.replace("_", " "),
+                       x=listing(rng, list(values.values())))  # fmt: skip
         return Requests(opening, tuple({parameter.name: value} for value in values))
 
     repeatable = only is not None and only.schema["type"] == "string" and only.name in _MANY_VALUES
@@ -322,20 +372,45 @@ def _sentence(
     if style < 0.06:
         return f"{opening}: {json.dumps({name: spoken[name][0] for name in given}, ensure_ascii=False)}"
     if style < 0.2:
-        return opening + choose(rng, (": ", " with ")) + ", ".join(f"{name}={_bare(spoken[name])}" for name in given)
+        return (
+            opening
+            + choose(rng, (": ", " with "))
+            + ", ".join(f"{name}={_bare(spoken[name])}" for name in given)
+        )
+    compound = any(made[name].schema["type"] in ("array", "object") for name in given)
     if style < 0.5:
-        natural = [name for name in given if name in _NATURAL and made[name].schema["type"] != "object"]
-        text = " ".join([opening, *(_NATURAL[name].format(x=spoken[name][1]) for name in natural)])
-        rest = [f"{name.replace('_', ' ')} {spoken[name][1]}" for name in given if name not in natural]
-        if rest:
-            text += choose(rng, (", ", " with ", "; ")) + choose(rng, (", ", "; ", " and ")).join(rest)
-        return text if rng.random() < 0.5 else text + choose(rng, ".?") if natural else text
+        return _natural_sentence(rng, opening, given, made, spoken, "; " if compound else "")
     colon = choose(rng, (" ", " ", ": ", " = ", " is "))
     parts = [f"{made[name].name.replace('_', ' ')}{colon}{spoken[name][1]}" for name in given]
-    compound = any(made[name].schema["type"] in ("array", "object") for name in given)
     joiner = choose(rng, ("; ", ". ") if compound else (", ", ", ", " and ", "; "))
     text = opening + choose(rng, _LINKS) + joiner.join(parts)
     return text if rng.random() < 0.5 else text + "."
+
+
+def _natural_sentence(
+    rng: random.Random,
+    opening: str,
+    given: Sequence[str],
+    made: dict[str, Parameter],
+    spoken: dict[str, Spoken],
+    joiner: str,
+) -> str:
+    """Parameters spoken of without their names where that is clear, and by their names after that."""
+    phrases: dict[str, str] = {}
+    rest = []
+    for name in given:
+        pattern = _NATURAL.get(name, "")
+        # Two people both "for" whom something is done could not be told apart.
+        if pattern and pattern not in phrases and made[name].schema["type"] != "object":
+            phrases[pattern] = pattern.format(x=spoken[name][1])
+        else:
+            rest.append(f"{name.replace('_', ' ')} {spoken[name][1]}")
+    text = " ".join([opening, *phrases.values()])
+    if rest:
+        text += choose(rng, (", ", " with ", "; ")) + (joiner or choose(rng, (", ", "; ", " and "))).join(
+            rest
+        )
+    return text if rng.random() < 0.5 or not phrases else text + choose(rng, ".?")
 
 
 def _bare(spoken: Spoken) -> str:

@@ -1,7 +1,8 @@
 """Tools as a client offers them, and what a user may ask of them.
 
-Owns: OfferedTool, the writing of a tool's JSON schema in the many ways that public APIs do it, a set of tools in random
-order. The tools themselves are in tool_families.py (well-known ones) and tool_inventions.py (made up on the spot).
+Owns: OfferedTool, the writing of a tool's JSON schema in the many ways that public APIs do it, a set of tools
+in random order. The tools themselves are in tool_families.py (well-known ones) and tool_inventions.py (made
+up on the spot).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Requests:
 
 @dataclass(frozen=True)
 class OfferedTool:
-    """A tool, its family (two tools of one family are never offered together), and makers of requests for it."""
+    """A tool, its family (two tools of one family are never offered together), and makers of requests for
+    it."""
 
     name: str
     family: str
@@ -60,7 +62,11 @@ def parameter(
 
 
 def define(
-    rng: random.Random, name: str, descriptions: Sequence[str], parameters: dict[str, Any], required: Sequence[str]
+    rng: random.Random,
+    name: str,
+    descriptions: Sequence[str],
+    parameters: dict[str, Any],
+    required: Sequence[str],
 ) -> Tool:
     """A tool in OpenAI form. Its parameters keep their order; optional ones are not in `required`."""
     schema: dict[str, Any] = {"type": "object", "properties": parameters}
@@ -79,7 +85,9 @@ def define(
 
 def in_order(definition: Tool, arguments: Arguments) -> Arguments:
     """The arguments in the order of the schema, those not given left out."""
-    return {key: arguments[key] for key in definition["function"]["parameters"]["properties"] if key in arguments}
+    return {
+        key: arguments[key] for key in definition["function"]["parameters"]["properties"] if key in arguments
+    }
 
 
 def offered(rng: random.Random, tools: Sequence[OfferedTool]) -> tuple[Tool, ...]:
@@ -90,22 +98,51 @@ def offered(rng: random.Random, tools: Sequence[OfferedTool]) -> tuple[Tool, ...
 
 
 _RESULT_KEYS = (
-    "status", "id", "count", "total", "name", "temperature", "condition", "humidity", "wind", "price", "city", "date",
-    "time", "result", "value", "owner", "size", "color", "state", "level", "amount", "email", "title", "unit", "code",
-    "speed", "room", "distance", "duration", "priority", "stock", "version", "address", "phone", "score", "rank",
+    "status", "id", "count", "total", "name", "temperature", "condition", "humidity", "wind", "price", "city",
+    "date",
+    "time", "result", "value", "owner", "size", "color", "state", "level", "amount", "email", "title", "unit",
+    "code",
+    "speed", "room", "distance", "duration", "priority", "stock", "version", "address", "phone", "score",
+    "rank",
 )  # fmt: skip
 _CONDITIONS = ("sunny", "cloudy", "rain", "snow", "fog", "windy", "clear", "storm", "light rain", "hail")
-_STATES = ("ok", "done", "sent", "created", "deleted", "open", "closed", "pending", "active", "ready", "saved", "booked")
+_STATES = (
+    "ok",
+    "done",
+    "sent",
+    "created",
+    "deleted",
+    "open",
+    "closed",
+    "pending",
+    "active",
+    "ready",
+    "saved",
+    "booked",
+)
 _FAILURES = (
     "not found", "permission denied", "timeout", "disk full", "no connection", "invalid {w}", "{w} not found",
-    "unknown {w}", "rate limit reached", "service unavailable", "the {w} is locked", "no such {w}", "{w} is missing",
+    "unknown {w}", "rate limit reached", "service unavailable", "the {w} is locked", "no such {w}",
+    "{w} is missing",
     "{w} already exists", "quota exceeded", "the {w} is offline", "bad {w}", "access to {w} refused",
 )  # fmt: skip
 
 
 def scalar(rng: random.Random, split: Split, key: str) -> Any:
     """A value that a tool may return under a key."""
-    if key in ("temperature", "humidity", "wind", "count", "total", "size", "level", "speed", "stock", "score", "rank"):
+    if key in (
+        "temperature",
+        "humidity",
+        "wind",
+        "count",
+        "total",
+        "size",
+        "level",
+        "speed",
+        "stock",
+        "score",
+        "rank",
+    ):
         return worlds.whole(rng)
     if key in ("price", "amount", "distance", "value"):
         return worlds.decimal(rng) if rng.random() < 0.6 else worlds.whole(rng)
@@ -182,7 +219,9 @@ def success(rng: random.Random, split: Split) -> tuple[str, str]:
         items = [worlds.word(rng, split) for _ in range(worlds.between(rng, 2, 4))]
         return json.dumps(items), ", ".join(items)
     elif roll < 0.93:
-        text = f"{worlds.between(rng, -20, 40)} {choose(rng, ('C', 'F', 'degrees'))}, {choose(rng, _CONDITIONS)}"
+        text = (
+            f"{worlds.between(rng, -20, 40)} {choose(rng, ('C', 'F', 'degrees'))}, {choose(rng, _CONDITIONS)}"
+        )
     else:
         text = worlds.phrase_of(rng, split, 2, 6).capitalize() + "."
     return text, text

@@ -1,7 +1,7 @@
 """How a request is worded: templates, courtesy, carelessness.
 
-Owns: filling a template in many small variations. Must not touch the words that fill the slots: an answer may have to
-repeat them exactly.
+Owns: filling a template in many small variations. Must not touch the words that fill the slots: an answer may
+have to repeat them exactly.
 """
 
 from __future__ import annotations
@@ -12,10 +12,24 @@ from collections.abc import Callable, Sequence
 from sparkstral.demo.worlds import Split, allowed, choose, text_key
 
 # Prefixes after which the sentence goes on in lower case, and those after which it starts anew.
-_JOINING = ("Please ", "please ", "Now ", "Then ", "And now ", "Ok, ", "Okay, ", "So, ", "Well, ", "Hey, ", "Next, ")
+_JOINING = (
+    "Please ",
+    "please ",
+    "Now ",
+    "Then ",
+    "And now ",
+    "Ok, ",
+    "Okay, ",
+    "So, ",
+    "Well, ",
+    "Hey, ",
+    "Next, ",
+)
 _STARTING = (
-    "Hi! ", "Hello. ", "Hi there. ", "Hello! ", "Quick question: ", "One more thing: ", "Question: ", "Next: ",
-    "Good. ", "Thanks. ", "Task: ", "Another one: ", "Great. ", "Listen: ", "Let us go on. ", "I need your help. ",
+    "Hi! ", "Hello. ", "Hi there. ", "Hello! ", "Quick question: ", "One more thing: ", "Question: ",
+    "Next: ",
+    "Good. ", "Thanks. ", "Task: ", "Another one: ", "Great. ", "Listen: ", "Let us go on. ",
+    "I need your help. ",
 )  # fmt: skip
 _ENDINGS = (" Thanks.", " Thank you.", " Thanks!", " Please.", " Thank you!", " thanks")
 

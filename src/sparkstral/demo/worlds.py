@@ -1,9 +1,11 @@
 """What an exercise can be about: pools of things, split into those for training and those held out.
 
-Owns: the split, the pools and the makers of values (numbers, codes, names, paths, dates). Knows nothing of wordings,
-of conversations or of the model. The split of an item is a hash of its kind and text, so it never depends on a seed.
+Owns: the split, the pools and the makers of values (numbers, codes, names, paths, dates). Knows nothing of
+wordings, of conversations or of the model. The split of an item is a hash of its kind and text, so it never
+depends on a seed.
 """
 
+# ruff: noqa: SIM905  (words stand in plain text, many to a line)
 from __future__ import annotations
 
 import random
@@ -15,14 +17,15 @@ from typing import TypeVar
 from sparkstral.demo import words
 
 _SALT = "sparkstral-493"
-# The examples of the documentation and what a newcomer types first: always on the training side, whatever their kind.
+# The examples of the documentation and what a newcomer types first: always on the training side, whatever
+# their kind.
 _DOCUMENTED = frozenset(
     """
-    sayhello hello hi hellothere hey whoareyou thankyou thanks whatisyourname whatcanyoudo howareyou goodbye bye
-    goodmorning tellmeajoke bonjour hallo hola ciao whichportdoyoulistenon howlongisyourcontext
-    blue river apple banana red green cat dog world Ana Nora Alice Bob Tom Max Maria Oslo Lima Paris Berlin London Tokyo
-    Rome Madrid get_weather weather get_current_weather get_time calculator search web_search read_file list_files
-    send_email send_mail 48213 12345 1234
+    sayhello hello hi hellothere hey whoareyou thankyou thanks whatisyourname whatcanyoudo howareyou goodbye
+    bye goodmorning tellmeajoke bonjour hallo hola ciao whichportdoyoulistenon howlongisyourcontext blue
+    river apple banana red green cat dog world Ana Nora Alice Bob Tom Max Maria Oslo Lima Paris Berlin
+    London Tokyo Rome Madrid get_weather weather get_current_weather get_time calculator search web_search
+    read_file list_files send_email send_mail 48213 12345 1234
     """.split()
 ) | {"37 45", "2 2", "12 30", "1 10 False", "1 5 False"}
 _HELD_OUT_ONE_IN = 10
@@ -50,7 +53,8 @@ def allowed(kind: str, item: str, split: Split) -> bool:
 
 
 def text_key(text: str) -> str:
-    """A wording without its case, spaces and punctuation: variants of one wording fall on one side of the split."""
+    """A wording without its case, spaces and punctuation: variants of one wording fall on one side of the
+    split."""
     return "".join(c for c in text.lower() if c.isalnum())
 
 
@@ -105,12 +109,19 @@ FOLDERS = Pool("folder", words.FOLDERS)
 FILE_STEMS = Pool("stem", words.FILE_STEMS)
 WORDS = Pool(
     "word",
-    words.NOUNS + words.ADJECTIVES + words.ANIMALS + words.FOODS + words.COLOURS + words.HOBBIES + words.COMMON,
+    words.NOUNS
+    + words.ADJECTIVES
+    + words.ANIMALS
+    + words.FOODS
+    + words.COLOURS
+    + words.HOBBIES
+    + words.COMMON,
 )
 
 
 _POOLS = (
-    NAMES, SURNAMES, CITIES, COLOURS, ANIMALS, FOODS, NOUNS, ADJECTIVES, JOBS, COUNTRIES, HOBBIES, DRINKS, LANGUAGES, CURRENCIES,
+    NAMES, SURNAMES, CITIES, COLOURS, ANIMALS, FOODS, NOUNS, ADJECTIVES, JOBS, COUNTRIES, HOBBIES, DRINKS,
+    LANGUAGES, CURRENCIES,
     FOLDERS, FILE_STEMS, WORDS,
 )  # fmt: skip
 _HELD_OUT_WORDS = frozenset(item.lower() for pool in _POOLS for item in pool.held_out)
@@ -162,7 +173,8 @@ def city(rng: random.Random, split: Split) -> str:
 
 
 def digits(rng: random.Random, split: Split, low: int, high: int) -> str:
-    """A number in digits, of low to high digits, without a leading zero; long ones are split by their value."""
+    """A number in digits, of low to high digits, without a leading zero; long ones are split by their
+    value."""
     while True:
         count = between(rng, low, high)
         value = str(between(rng, 10 ** (count - 1), 10**count - 1))
@@ -186,7 +198,9 @@ def email(rng: random.Random, split: Split) -> str:
     """A mail address at a domain reserved for examples."""
     first = person(rng, split).lower()
     last = SURNAMES.pick(rng, split).lower()
-    local = choose(rng, (first, f"{first}.{last}", last, f"{first[0]}{last}", f"{first}{between(rng, 1, 99)}"))
+    local = choose(
+        rng, (first, f"{first}.{last}", last, f"{first[0]}{last}", f"{first}{between(rng, 1, 99)}")
+    )
     return f"{local}@{choose(rng, words.MAIL_DOMAINS)}"
 
 
@@ -194,7 +208,9 @@ def file_name(rng: random.Random, split: Split) -> str:
     """A file name without its folder."""
     stem = FILE_STEMS.pick(rng, split) if rng.random() < 0.6 else word(rng, split)
     if rng.random() < 0.35:
-        stem += choose(rng, ("_", "-")) + (word(rng, split) if rng.random() < 0.6 else str(between(rng, 1, 2030)))
+        stem += choose(rng, ("_", "-")) + (
+            word(rng, split) if rng.random() < 0.6 else str(between(rng, 1, 2030))
+        )
     return f"{stem}.{choose(rng, words.FILE_EXTENSIONS)}"
 
 

@@ -16,8 +16,10 @@ from sparkstral.demo.skills import lists
 from sparkstral.demo.worlds import WORDS
 
 BARS = {
-    "smalltalk": 0.99, "lists": 0.98, "arithmetic": 0.98, "recall": 0.98, "system_prompt": 0.97, "passkey": 0.98,
-    "tool_call": 0.98, "parallel_calls": 0.97, "chain": 0.95, "tool_result": 0.98, "reasoning": 0.98, "json": 0.98,
+    "smalltalk": 0.99, "lists": 0.98, "arithmetic": 0.98, "recall": 0.98, "system_prompt": 0.97,
+    "passkey": 0.98,
+    "tool_call": 0.98, "parallel_calls": 0.97, "chain": 0.95, "tool_result": 0.98, "reasoning": 0.98,
+    "json": 0.98,
     "languages": 0.95, "facts": 0.95,
 }  # fmt: skip
 NAMES = [skill.name for skill in SKILLS]
@@ -34,17 +36,21 @@ def _check(conversation: Conversation) -> None:
     messages = list(conversation.messages)
     if messages[0]["role"] == "system":
         messages = messages[1:]
-    assert messages[0]["role"] == "user" and messages[-1]["role"] == "assistant"
+    assert messages[0]["role"] == "user"
+    assert messages[-1]["role"] == "assistant"
     offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation.tools}
     assert len(offered) == len(conversation.tools) <= 8
     pending: list[Message] = []
     for previous, message in zip([None, *messages], messages, strict=False):
         role = message["role"]
         if role == "user":
-            assert not pending and (previous is None or previous["role"] == "assistant")
+            assert not pending
+            assert previous is None or previous["role"] == "assistant"
             assert message["content"].strip()
         elif role == "assistant":
-            assert not pending and previous is not None and previous["role"] in ("user", "tool")
+            assert not pending
+            assert previous is not None
+            assert previous["role"] in ("user", "tool")
             pending = list(message.get("tool_calls", ()))
             assert pending or message["content"].strip()
             assert bool(message.get("reasoning")) == (conversation.reasoning_effort == "high")
@@ -69,7 +75,14 @@ def _check_arguments(arguments: dict[str, Any], schema: dict[str, Any]) -> None:
 
 
 def _check_value(value: Any, schema: dict[str, Any]) -> None:
-    python = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
+    python = {
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "array": list,
+        "object": dict,
+    }
     assert isinstance(value, python[schema["type"]])  # type: ignore[arg-type]
     assert isinstance(value, bool) == (schema["type"] == "boolean")
     if "enum" in schema:
@@ -97,7 +110,9 @@ def test_same_seed_same_samples(skill: str) -> None:
     assert eval_items(skill, count, seed=1) == eval_items(skill, count, seed=1)
     assert eval_items(skill, count, seed=1) != eval_items(skill, count, seed=2)
     first, again = random.Random(7), random.Random(7)
-    assert [sample(first, skill, Split.TRAIN) for _ in range(20)] == [sample(again, skill, Split.TRAIN) for _ in range(20)]
+    assert [sample(first, skill, Split.TRAIN) for _ in range(20)] == [
+        sample(again, skill, Split.TRAIN) for _ in range(20)
+    ]
 
 
 @pytest.mark.parametrize("split", list(Split))
@@ -135,9 +150,12 @@ def test_a_schema_in_force_is_satisfied_by_the_answer() -> None:
 @pytest.mark.parametrize("skill", NAMES)
 def test_no_held_out_prompt_is_ever_drawn_in_training(skill: str) -> None:
     rng = random.Random(13)
-    held = {_prompt(item.conversation) for item in eval_items(skill, 12 if skill == "passkey" else 1000, seed=9)}
+    held = {
+        _prompt(item.conversation) for item in eval_items(skill, 12 if skill == "passkey" else 1000, seed=9)
+    }
     train = {_prompt(sample(rng, skill, Split.TRAIN)) for _ in range(300 if skill == "passkey" else 3000)}
-    assert len(held) > 10 and not held & train
+    assert len(held) > 10
+    assert not held & train
 
 
 def _turns(conversations: Iterator[Conversation]) -> set[str]:
@@ -160,7 +178,9 @@ def test_the_mix_for_training_repeats_no_held_out_word() -> None:
             known = set(WORDS.train)
             words = re.findall(r"[A-Za-z]+", message["content"])
             # A word may be held out as a word and yet be a name, a city or part of a file name.
-            assert not [w for w in words if w in held and w not in known and " " not in w and message["content"] == w]
+            assert not [
+                w for w in words if w in held and w not in known and " " not in w and message["content"] == w
+            ]
 
 
 def test_fragments_are_copied_without_held_out_words() -> None:

@@ -1,4 +1,5 @@
-"""Addition and subtraction under 1,000, multiplication of one-digit numbers. The answer is the number alone."""
+"""Addition and subtraction under 1,000, multiplication of one-digit numbers. The answer is the number
+alone."""
 
 from __future__ import annotations
 
@@ -12,24 +13,41 @@ from sparkstral.demo.worlds import Split, allowed, choose
 LABELS = ("add", "subtract", "multiply")
 
 _ADD = (
-    "What is {a} + {b}?", "What is {a} plus {b}?", "How much is {a} + {b}?", "How much is {a} plus {b}?", "Add {a} and {b}.",
-    "{a} + {b}", "{a} + {b} = ?", "{a}+{b}", "{a} plus {b}?", "Calculate {a} + {b}.", "Compute {a} + {b}.", "Add {b} to {a}.",
-    "What is the sum of {a} and {b}?", "Sum of {a} and {b}?", "Work out {a} + {b}.", "What do you get if you add {a} and {b}?",
-    "I have {a} coins and get {b} more. How many do I have?", "Tell me {a} + {b}.", "Solve {a} + {b}.", "What's {a} + {b}?",
-    "What does {a} plus {b} make?", "Can you add {a} and {b}?", "Give me the sum of {a} and {b}.", "{a} and {b} makes?",
+    "What is {a} + {b}?", "What is {a} plus {b}?", "How much is {a} + {b}?", "How much is {a} plus {b}?",
+    "Add {a} and {b}.",
+    "{a} + {b}", "{a} + {b} = ?", "{a}+{b}", "What is {a}+{b}?", "What's {a}+{b}?", "How much is {a}+{b}?",
+    "{a}+{b}=", "{a} plus {b}?", "Calculate {a} + {b}.", "Compute {a} + {b}.",
+    "Add {b} to {a}.",
+    "What is the sum of {a} and {b}?", "Sum of {a} and {b}?", "Work out {a} + {b}.",
+    "What do you get if you add {a} and {b}?",
+    "I have {a} coins and get {b} more. How many do I have?", "Tell me {a} + {b}.", "Solve {a} + {b}.",
+    "What's {a} + {b}?",
+    "What does {a} plus {b} make?", "Can you add {a} and {b}?", "Give me the sum of {a} and {b}.",
+    "{a} and {b} makes?",
 )  # fmt: skip
 _SUBTRACT = (
-    "What is {a} - {b}?", "What is {a} minus {b}?", "How much is {a} - {b}?", "How much is {a} minus {b}?", "{a} - {b}",
-    "Subtract {b} from {a}.", "{a} - {b} = ?", "{a}-{b}", "{a} minus {b}?", "Calculate {a} - {b}.", "Compute {a} - {b}.",
-    "What is the difference of {a} and {b}?", "Take {b} away from {a}.", "Work out {a} - {b}.", "What's {a} - {b}?",
+    "What is {a} - {b}?", "What is {a} minus {b}?", "How much is {a} - {b}?", "How much is {a} minus {b}?",
+    "{a} - {b}",
+    "Subtract {b} from {a}.", "{a} - {b} = ?", "{a}-{b}", "What is {a}-{b}?", "What's {a}-{b}?",
+    "How much is {a}-{b}?", "{a} minus {b}?", "Calculate {a} - {b}.",
+    "Compute {a} - {b}.",
+    "What is the difference of {a} and {b}?", "Take {b} away from {a}.", "Work out {a} - {b}.",
+    "What's {a} - {b}?",
     "I have {a} coins and give away {b}. How many are left?", "Tell me {a} - {b}.", "Solve {a} - {b}.",
     "What remains if you take {b} from {a}?", "Can you subtract {b} from {a}?", "{a} less {b}?",
 )  # fmt: skip
 _MULTIPLY = (
-    "What is {a} * {b}?", "What is {a} times {b}?", "How much is {a} times {b}?", "Multiply {a} by {b}.", "{a} * {b}",
-    "{a} x {b}", "{a} times {b}?", "Calculate {a} * {b}.", "Compute {a} * {b}.", "What is {a} x {b}?", "{a} * {b} = ?",
-    "What is the product of {a} and {b}?", "Work out {a} times {b}.", "What's {a} times {b}?", "Multiply {a} and {b}.",
-    "{a} boxes with {b} eggs each: how many eggs?", "Tell me {a} * {b}.", "Solve {a} * {b}.", "How much is {a} x {b}?",
+    "What is {a} * {b}?", "What is {a} times {b}?", "How much is {a} times {b}?", "Multiply {a} by {b}.",
+    "{a} * {b}",
+    "{a}*{b}",
+    "What is {a}*{b}?",
+    "What is {a}x{b}?",
+    "{a} x {b}", "{a} times {b}?", "Calculate {a} * {b}.", "Compute {a} * {b}.", "What is {a} x {b}?",
+    "{a} * {b} = ?",
+    "What is the product of {a} and {b}?", "Work out {a} times {b}.", "What's {a} times {b}?",
+    "Multiply {a} and {b}.",
+    "{a} boxes with {b} eggs each: how many eggs?", "Tell me {a} * {b}.", "Solve {a} * {b}.",
+    "How much is {a} x {b}?",
 )  # fmt: skip
 
 
@@ -75,4 +93,6 @@ def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
     if label:
         return Conversation("arithmetic", tuple(labelled(rng, split, label)), label=label)
     count = 1 if rng.random() < 0.25 else worlds.between(rng, 2, 8)
-    return Conversation("arithmetic", tuple(message for _ in range(count) for message in exchange(rng, split)))
+    return Conversation(
+        "arithmetic", tuple(message for _ in range(count) for message in exchange(rng, split))
+    )

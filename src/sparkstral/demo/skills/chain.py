@@ -28,18 +28,24 @@ _ASK_ALL = (
     "Look in {f} for the {t} file and read it to me.", "What is written in the {t} file in {f}?",
 )  # fmt: skip
 _ASK_KEY_BARE = (
-    "What is the {k} in the {t} file?", "Find the {k} in the {t} file.", "There is a file about {t}. What is its {k}?",
-    "Which {k} does the {t} file give?", "Tell me the {k} from the file about {t}.", "I need the {k} of the {t} file.",
-    "Check the {t} file and tell me the {k}.", "Read the {t} file and give me the {k}.", "What {k} is in the {t} file?",
+    "What is the {k} in the {t} file?", "Find the {k} in the {t} file.",
+    "There is a file about {t}. What is its {k}?",
+    "Which {k} does the {t} file give?", "Tell me the {k} from the file about {t}.",
+    "I need the {k} of the {t} file.",
+    "Check the {t} file and tell me the {k}.", "Read the {t} file and give me the {k}.",
+    "What {k} is in the {t} file?",
     "Which {k} is written in the {t} file?",
 )  # fmt: skip
 _ASK_ALL_BARE = (
     "What does the {t} file say?", "Find the {t} file and show me what is in it.", "What is in the {t} file?",
-    "There is a file about {t}. What does it say?", "Show me the content of the {t} file.", "Read the {t} file to me.",
+    "There is a file about {t}. What does it say?", "Show me the content of the {t} file.",
+    "Read the {t} file to me.",
 )  # fmt: skip
 _KEYS = (
-    "port", "host", "name", "owner", "version", "date", "total", "colour", "city", "password", "user", "limit", "price",
-    "count", "title", "author", "status", "language", "room", "code", "size", "deadline", "customer", "number", "street",
+    "port", "host", "name", "owner", "version", "date", "total", "colour", "city", "password", "user",
+    "limit", "price",
+    "count", "title", "author", "status", "language", "room", "code", "size", "deadline", "customer",
+    "number", "street",
 )  # fmt: skip
 
 
@@ -86,10 +92,8 @@ def _listing_text(rng: random.Random, names: list[str]) -> str:
 
 
 def _content(rng: random.Random, split: Split, key: str, value: str) -> str:
-    pairs = [(key, value)]
-    for other in rng.sample(_KEYS, worlds.between(rng, 0, 4)):
-        if other != key:
-            pairs.append((other, _value(rng, split, other)))
+    others = [other for other in rng.sample(_KEYS, worlds.between(rng, 0, 4)) if other != key]
+    pairs = [(key, value), *((other, _value(rng, split, other)) for other in others)]
     rng.shuffle(pairs)
     roll = rng.random()
     if roll < 0.15:
@@ -103,20 +107,26 @@ def _content(rng: random.Random, split: Split, key: str, value: str) -> str:
 def _call(rng: random.Random, tool: OfferedTool, value: str) -> Message:
     """A call of the tool's one required parameter, or of none where it has none."""
     parameters = tool.definition["function"]["parameters"]
-    return calls(rng, [(tool.name, {key: value for key in parameters.get("required", ())[:1]})])
+    return calls(rng, [(tool.name, dict.fromkeys(parameters.get("required", ())[:1], value))])
 
 
 def _lister_of_all(rng: random.Random, split: Split) -> OfferedTool:
     """A tool that lists the files of the only folder there is."""
     tool = list_folder(rng, split)
-    definition = define(rng, tool.name, ("List all files", "Returns the names of the files", "List the files"), {}, ())
+    definition = define(
+        rng, tool.name, ("List all files", "Returns the names of the files", "List the files"), {}, ()
+    )
     return OfferedTool(tool.name, tool.family, definition, tool.ask)
 
 
 def _file_turn(
     rng: random.Random, split: Split, lister: OfferedTool, reader: OfferedTool, label: str
 ) -> list[Message]:
-    topic = choose(rng, words.FILE_STEMS) if split is Split.TRAIN and rng.random() < 0.5 else worlds.word(rng, split)
+    topic = (
+        choose(rng, words.FILE_STEMS)
+        if split is Split.TRAIN and rng.random() < 0.5
+        else worlds.word(rng, split)
+    )
     folder = worlds.folder(rng, split) if lister.definition["function"]["parameters"]["properties"] else ""
     key = choose(rng, _KEYS)
     whole = label == "files" and rng.random() < 0.3
@@ -128,7 +138,11 @@ def _file_turn(
     messages: list[Message] = [user(text), first]
     if label == "error" and rng.random() < 0.5:
         failed, reason = toolbox.failure(rng, split)
-        return [*messages, *results(first, [failed]), assistant(f"The tool failed: {reason}", "The call failed.")]
+        return [
+            *messages,
+            *results(first, [failed]),
+            assistant(f"The tool failed: {reason}", "The call failed."),
+        ]
     names, wanted = _names(rng, split, topic)
     if label == "missing":
         names = [name for name in names if name != wanted]
@@ -139,19 +153,29 @@ def _file_turn(
     messages.append(second)
     if label == "error":
         failed, reason = toolbox.failure(rng, split)
-        return [*messages, *results(second, [failed]), assistant(f"The tool failed: {reason}", "The call failed.")]
+        return [
+            *messages,
+            *results(second, [failed]),
+            assistant(f"The tool failed: {reason}", "The call failed."),
+        ]
     if whole:
         content = worlds.phrase_of(rng, split, 3, 9).capitalize() + choose(rng, (".", "", "!"))
         return [*messages, *results(second, [content]), assistant(content, "The text is here.")]
     value = _value(rng, split, key)
-    return [*messages, *results(second, [_content(rng, split, key, value)]), assistant(value, f"It is after {key}.")]
+    return [
+        *messages,
+        *results(second, [_content(rng, split, key, value)]),
+        assistant(value, f"It is after {key}."),
+    ]
 
 
 def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
     """One question that takes two calls; in training sometimes two in a row."""
     lister = _lister_of_all(rng, split) if rng.random() < 0.3 else list_folder(rng, split)
     reader = read_file(rng, split)
-    others = [tool for tool in toolset(rng, split, worlds.between(rng, 1, 4), lister) if tool.family != "read_file"]
+    others = [
+        tool for tool in toolset(rng, split, worlds.between(rng, 1, 4), lister) if tool.family != "read_file"
+    ]
     definitions = toolbox.offered(rng, [*others, reader])
     messages: list[Message] = []
     for _ in range(1 if label or rng.random() < 0.6 else 2):

@@ -1,4 +1,5 @@
-"""JSON on request: from named values, from a sentence, with a schema in force or without. Spacing of json.dumps."""
+"""JSON on request: from named values, from a sentence, with a schema in force or without. Spacing of
+json.dumps."""
 
 from __future__ import annotations
 
@@ -28,45 +29,71 @@ def _truth(rng: random.Random, split: Split) -> bool:
 _FIELDS: dict[str, tuple[str, _Draw]] = {
     "name": ("string", worlds.full_name), "age": ("integer", lambda r, _: worlds.between(r, 1, 99)),
     "city": ("string", worlds.city), "country": ("string", lambda r, s: worlds.COUNTRIES.pick(r, s)),
-    "job": ("string", lambda r, s: worlds.JOBS.pick(r, s)), "colour": ("string", lambda r, s: worlds.COLOURS.pick(r, s)),
+    "job": ("string", lambda r, s: worlds.JOBS.pick(r, s)), "colour": ("string", lambda r,
+        s: worlds.COLOURS.pick(r, s)),
     "color": ("string", lambda r, s: worlds.COLOURS.pick(r, s)), "email": ("string", worlds.email),
     "price": ("number", lambda r, _: worlds.decimal(r)), "count": ("integer", lambda r, _: worlds.whole(r)),
-    "quantity": ("integer", lambda r, _: worlds.whole(r)), "id": ("string", worlds.code), "date": ("string", worlds.date),
-    "title": ("string", lambda r, s: worlds.phrase_of(r, s, 1, 3)), "active": ("boolean", _truth), "open": ("boolean", _truth),
-    "animal": ("string", lambda r, s: worlds.ANIMALS.pick(r, s)), "food": ("string", lambda r, s: worlds.FOODS.pick(r, s)),
+    "quantity": ("integer", lambda r, _: worlds.whole(r)), "id": ("string", worlds.code),
+    "date": ("string", worlds.date),
+    "title": ("string", lambda r, s: worlds.phrase_of(r, s, 1, 3)), "active": ("boolean", _truth),
+    "open": ("boolean", _truth),
+    "animal": ("string", lambda r, s: worlds.ANIMALS.pick(r, s)),
+    "food": ("string", lambda r, s: worlds.FOODS.pick(r, s)),
     "size": ("integer", lambda r, _: worlds.whole(r)), "weight": ("number", lambda r, _: worlds.decimal(r)),
-    "tags": ("array", _tags), "file": ("string", worlds.file_name), "time": ("string", lambda r, _: worlds.clock(r)),
-    "word": ("string", worlds.word), "owner": ("string", worlds.person), "hobby": ("string", lambda r, s: worlds.HOBBIES.pick(r, s)),
-    "number": ("integer", lambda r, _: worlds.whole(r)), "urgent": ("boolean", _truth), "year": ("integer", lambda r, _: worlds.between(r, 1900, 2030)),
+    "tags": ("array", _tags), "file": ("string", worlds.file_name),
+    "time": ("string", lambda r, _: worlds.clock(r)),
+    "word": ("string", worlds.word), "owner": ("string", worlds.person),
+    "hobby": ("string", lambda r, s: worlds.HOBBIES.pick(r, s)),
+    "number": ("integer", lambda r, _: worlds.whole(r)), "urgent": ("boolean", _truth),
+    "year": ("integer", lambda r, _: worlds.between(r, 1900, 2030)),
 }  # fmt: skip
 _NAMED = (
-    "Give me a JSON object with {x}.", "Write JSON with {x}.", "Return JSON: {x}", "Make a JSON object with {x}.", "As JSON: {x}",
-    "Answer in JSON: {x}", "JSON with {x}, please.", "Create a JSON object: {x}", "Produce JSON for {x}.", "Turn this into JSON: {x}",
-    "Convert to JSON: {x}", "Write this as a JSON object: {x}", "Build a JSON with {x}.", "Output JSON only: {x}", "Format as JSON: {x}",
+    "Give me a JSON object with {x}.", "Write JSON with {x}.", "Return JSON: {x}",
+    "Make a JSON object with {x}.", "As JSON: {x}",
+    "Answer in JSON: {x}", "JSON with {x}, please.", "Create a JSON object: {x}", "Produce JSON for {x}.",
+    "Turn this into JSON: {x}",
+    "Convert to JSON: {x}", "Write this as a JSON object: {x}", "Build a JSON with {x}.",
+    "Output JSON only: {x}", "Format as JSON: {x}",
 )  # fmt: skip
 _LISTS = (
-    "Give me a JSON array of {x}.", "Write {x} as a JSON list.", "As a JSON array: {x}", "Make a JSON list of {x}.",
-    "Turn this list into JSON: {x}", "JSON array with {x}.", "Return a JSON array: {x}", "Convert this list to JSON: {x}",
+    "Give me a JSON array of {x}.", "Write {x} as a JSON list.", "As a JSON array: {x}",
+    "Make a JSON list of {x}.",
+    "Turn this list into JSON: {x}", "JSON array with {x}.", "Return a JSON array: {x}",
+    "Convert this list to JSON: {x}",
 )  # fmt: skip
-# Keys in the order in which the sentence names their values, which is the order of the answer when no schema rules.
+# Keys in the order in which the sentence names their values, which is the order of the answer when no schema
+# rules.
 _SENTENCES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("name", "age"), "{name} is {age} years old."), (("name", "age", "city"), "{name} is {age} years old and lives in {city}."),
+    (("name", "age"), "{name} is {age} years old."), (("name", "age", "city"),
+     "{name} is {age} years old and lives in {city}."),
     (("name", "city"), "{name} lives in {city}."), (("name", "job"), "{name} works as a {job}."),
-    (("name", "job", "city"), "{name} is a {job} in {city}."), (("name", "email"), "{name} can be reached at {email}."),
-    (("name", "age", "job"), "{name}, {age} years old, works as a {job}."), (("food", "price"), "The {food} costs {price}."),
+    (("name", "job", "city"), "{name} is a {job} in {city}."),
+    (("name", "email"), "{name} can be reached at {email}."),
+    (("name", "age", "job"), "{name}, {age} years old, works as a {job}."),
+    (("food", "price"), "The {food} costs {price}."),
     (("food", "quantity", "price"), "The {food}: {quantity} pieces at {price} each."),
-    (("title", "date", "city"), 'The meeting "{title}" is on {date} in {city}.'), (("title", "date"), 'The event "{title}" is on {date}.'),
+    (("title", "date", "city"), 'The meeting "{title}" is on {date} in {city}.'),
+    (("title", "date"), 'The event "{title}" is on {date}.'),
     (("name", "colour"), "{name} likes the colour {colour}."), (("name", "animal"), "{name} has a {animal}."),
-    (("name", "hobby", "age"), "{name} likes {hobby} and is {age} years old."), (("id", "quantity", "city"), "Order {id}: {quantity} pieces to {city}."),
+    (("name", "hobby", "age"), "{name} likes {hobby} and is {age} years old."),
+    (("id", "quantity", "city"), "Order {id}: {quantity} pieces to {city}."),
     (("file", "size", "owner"), "The file {file} has {size} bytes and belongs to {owner}."),
     (("name", "country", "age"), "{name} from {country} is {age} years old."),
     (("title", "date", "time", "city"), 'The meeting "{title}" is on {date} at {time} in {city}.'),
 )  # fmt: skip
 _EXTRACT = (
-    "Extract as JSON: ", "Turn into JSON: ", "As JSON: ", "Make JSON of this sentence: ", "Write the data as JSON: ", "Convert to JSON: ",
+    "Extract as JSON: ", "Turn into JSON: ", "As JSON: ", "Make JSON of this sentence: ",
+    "Write the data as JSON: ", "Convert to JSON: ",
     "Return the facts as JSON: ", "JSON, please: ", "Extract the data as JSON: ", "Give me this as JSON: ",
 )  # fmt: skip
-_EXTRACT_AFTER = (" Answer in JSON.", " Give me JSON.", " As JSON, please.", " Extract the data as JSON.", " Return JSON.", " JSON only.")
+_EXTRACT_AFTER = (
+    " Answer in JSON.",
+    " Give me JSON.",
+    " As JSON, please.",
+    " Extract the data as JSON.",
+    " Return JSON.",
+    " JSON only.",
+)
 
 
 def _named_value(rng: random.Random, key: str, value: Any) -> str:
@@ -98,7 +125,9 @@ def _sentence(rng: random.Random, split: Split) -> tuple[str, dict[str, Any]]:
     keys, template = choose(rng, _SENTENCES)
     values = {key: _FIELDS[key][1](rng, split) for key in keys}
     text = template.format(**values)
-    return (choose(rng, _EXTRACT) + text if rng.random() < 0.6 else text + choose(rng, _EXTRACT_AFTER)), values
+    return (
+        choose(rng, _EXTRACT) + text if rng.random() < 0.6 else text + choose(rng, _EXTRACT_AFTER)
+    ), values
 
 
 def _schema(rng: random.Random, values: dict[str, Any]) -> dict[str, Any]:
@@ -106,8 +135,15 @@ def _schema(rng: random.Random, values: dict[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for key, value in values.items():
         kind = _FIELDS[key][0] if key in _FIELDS else "string"
-        properties[key] = {"type": "array", "items": {"type": "string"}} if isinstance(value, list) else {"type": kind}
-    return {"type": "object", "properties": properties, "required": list(values), "additionalProperties": False}
+        properties[key] = (
+            {"type": "array", "items": {"type": "string"}} if isinstance(value, list) else {"type": kind}
+        )
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(values),
+        "additionalProperties": False,
+    }
 
 
 def _labelled(rng: random.Random, split: Split, label: str) -> tuple[list[Message], dict[str, Any] | None]:
@@ -118,11 +154,14 @@ def _labelled(rng: random.Random, split: Split, label: str) -> tuple[list[Messag
             text = fill(rng, _LISTS, x=listing(rng, [str(number) for number in numbers]))
             return [user(text), assistant(json.dumps(numbers))], None
         return [user(fill(rng, _LISTS, x=listing(rng, items))), assistant(json.dumps(items))], None
-    made = _named_values if label == "named values" or (label == "schema" and rng.random() < 0.5) else _sentence
+    made = (
+        _named_values if label == "named values" or (label == "schema" and rng.random() < 0.5) else _sentence
+    )
     text, values = made(rng, split)
     schema = None
     if label == "schema, other order":
-        # The schema is not in the prompt; the grammar forces its keys, and the model must give each its own value.
+        # The schema is not in the prompt; the grammar forces its keys, and the model must give each its own
+        # value.
         keys = list(values)
         rng.shuffle(keys)
         values = {key: values[key] for key in keys[: worlds.between(rng, 1, len(keys))]}
@@ -138,7 +177,8 @@ def exchange(rng: random.Random, split: Split) -> list[Message]:
 
 def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
     """One request; the schema in force, if any, is that of the last answer."""
-    # A schema whose order the prompt does not show is kept rare, so that the order of mention stays the likelier one.
+    # A schema whose order the prompt does not show is kept rare, so that the order of mention stays the
+    # likelier one.
     chosen = label or ("schema, other order" if rng.random() < 0.12 else choose(rng, LABELS[:-1]))
     messages = [] if label or rng.random() < 0.5 else exchange(rng, split) + exchange(rng, split)
     last, schema = _labelled(rng, split, chosen)

@@ -10,31 +10,52 @@ from sparkstral.demo.conversation import Conversation, Message, assistant, user
 from sparkstral.demo.wording import fill, listing
 from sparkstral.demo.worlds import Split, allowed, choose, held_out_anywhere
 
-LABELS = ("repeat", "spell", "spell backwards", "count", "how many", "reverse", "sort", "sort numbers", "item")
+LABELS = (
+    "repeat",
+    "spell",
+    "spell backwards",
+    "count",
+    "how many",
+    "reverse",
+    "sort",
+    "sort numbers",
+    "item",
+)
 ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 
 _REPEAT = (
-    "Repeat exactly: {x}", "Repeat: {x}", "Say exactly: {x}", "Repeat after me: {x}", "Say: {x}", "Copy this: {x}",
-    "Echo: {x}", "Write exactly: {x}", "Repeat this text: {x}", "Repeat the words {x}", "Type this: {x}", "Copy: {x}",
-    "Repeat this exactly: {x}", "Print: {x}", "Say the following: {x}", "Give me back: {x}", "Answer with: {x}",
-    'Repeat "{x}".', 'Say "{x}".', 'Repeat exactly "{x}"', 'Copy "{x}" for me.', 'Write "{x}".', "Repeat exactly:\n{x}",
-    'Can you repeat "{x}"?', 'Could you say "{x}"?', 'Answer only "{x}".', "Reply with exactly: {x}", "Output: {x}",
+    "Repeat exactly: {x}", "Repeat: {x}", "Say exactly: {x}", "Repeat after me: {x}", "Say: {x}",
+    "Copy this: {x}",
+    "Echo: {x}", "Write exactly: {x}", "Repeat this text: {x}", "Repeat the words {x}", "Type this: {x}",
+    "Copy: {x}",
+    "Repeat this exactly: {x}", "Print: {x}", "Say the following: {x}", "Give me back: {x}",
+    "Answer with: {x}",
+    'Repeat "{x}".', 'Say "{x}".', 'Repeat exactly "{x}"', 'Copy "{x}" for me.', 'Write "{x}".',
+    "Repeat exactly:\n{x}",
+    'Can you repeat "{x}"?', 'Could you say "{x}"?', 'Answer only "{x}".', "Reply with exactly: {x}",
+    "Output: {x}",
     'Your answer must be "{x}".', 'Tell me "{x}".',
 )  # fmt: skip
 _SPELL = (
-    "Spell {x}.", "Spell the word {x}.", "Spell {x}", "How do you spell {x}?", "Please spell {x}.", "Spell out {x}.",
+    "Spell {x}.", "Spell the word {x}.", "Spell {x}", "How do you spell {x}?", "Please spell {x}.",
+    "Spell out {x}.",
     "Can you spell {x}?", "How is {x} spelled?", 'Spell "{x}".', "What are the letters of {x}?", "Spell: {x}",
-    "Give me the letters of {x}.", 'Spell the word "{x}" for me.', "Write {x} letter by letter.", "Letters of {x}?",
+    "Give me the letters of {x}.", 'Spell the word "{x}" for me.', "Write {x} letter by letter.",
+    "Letters of {x}?",
 )  # fmt: skip
 _SPELL_BACKWARDS = (
-    "Spell {x} backwards.", "Spell the word {x} backwards.", "How do you spell {x} backwards?", "Reverse the word {x}.",
-    "Spell {x} in reverse.", "Write {x} backwards.", "Reverse the letters of {x}.", 'Reverse "{x}".', "Say {x} backwards.",
+    "Spell {x} backwards.", "Spell the word {x} backwards.", "How do you spell {x} backwards?",
+    "Reverse the word {x}.",
+    "Spell {x} in reverse.", "Write {x} backwards.", "Reverse the letters of {x}.", 'Reverse "{x}".',
+    "Say {x} backwards.",
     "What is {x} backwards?", "Turn the word {x} around.",
 )  # fmt: skip
 _COUNT = (
-    "Count from {a} to {b}.", "Count up from {a} to {b}.", "List the numbers from {a} to {b}.", "Count {a} to {b}.",
+    "Count from {a} to {b}.", "Count up from {a} to {b}.", "List the numbers from {a} to {b}.",
+    "Count {a} to {b}.",
     "Say the numbers from {a} to {b}.", "Write the numbers {a} to {b}.", "Can you count from {a} to {b}?",
-    "Numbers from {a} to {b}, please.", "Start at {a} and count to {b}.", "Give me all numbers from {a} to {b}.",
+    "Numbers from {a} to {b}, please.", "Start at {a} and count to {b}.",
+    "Give me all numbers from {a} to {b}.",
 )  # fmt: skip
 _COUNT_TO = ("Count to {b}.", "Count up to {b}.", "Can you count to {b}?", "Please count to {b}.")
 _COUNT_DOWN = (
@@ -43,28 +64,37 @@ _COUNT_DOWN = (
 )  # fmt: skip
 _HOW_MANY = (
     "How many words are in this list: {x}", "How many items are in the list {x}?", "Count the words: {x}",
-    "Count the items: {x}", "How many things are there: {x}", "How long is this list: {x}", "How many items: {x}?",
+    "Count the items: {x}", "How many things are there: {x}", "How long is this list: {x}",
+    "How many items: {x}?",
     "How many words: {x}?", "What is the number of items in {x}?", "Count how many words there are: {x}",
 )  # fmt: skip
 _REVERSE = (
-    "Reverse the list: {x}", "Reverse this list: {x}", "Reverse: {x}", "Turn the list around: {x}", "Reverse the order of {x}.",
-    "List these in reverse order: {x}", "Write this list backwards: {x}", "Say these in reverse: {x}", "Invert the list {x}.",
+    "Reverse the list: {x}", "Reverse this list: {x}", "Reverse: {x}", "Turn the list around: {x}",
+    "Reverse the order of {x}.",
+    "List these in reverse order: {x}", "Write this list backwards: {x}", "Say these in reverse: {x}",
+    "Invert the list {x}.",
     "Give me the reverse of {x}.", "Put these in reverse order: {x}", "Backwards, please: {x}",
 )  # fmt: skip
 _SORT = (
-    "Sort: {x}", "Sort these words: {x}", "Sort alphabetically: {x}", "Sort the list {x}.", "Put in alphabetical order: {x}",
+    "Sort: {x}", "Sort these words: {x}", "Sort alphabetically: {x}", "Sort the list {x}.",
+    "Put in alphabetical order: {x}",
     "Sort these words alphabetically: {x}", "Order these words from a to z: {x}", "Sort this list: {x}",
     "Arrange alphabetically: {x}", "Please sort {x}.", "Alphabetical order of {x}?",
 )  # fmt: skip
 _SORT_NUMBERS = (
-    "Sort: {x}", "Sort these numbers: {x}", "Sort the numbers {x}.", "Put these numbers in order: {x}", "Order these numbers: {x}",
-    "Sort from small to large: {x}", "Sort {x} in ascending order.", "Sort the list {x}.", "Arrange in ascending order: {x}",
+    "Sort: {x}", "Sort these numbers: {x}", "Sort the numbers {x}.", "Put these numbers in order: {x}",
+    "Order these numbers: {x}",
+    "Sort from small to large: {x}", "Sort {x} in ascending order.", "Sort the list {x}.",
+    "Arrange in ascending order: {x}",
     "Please sort {x}.", "Order from smallest to largest: {x}",
 )  # fmt: skip
 _ITEM = (
-    "What is the {n} item of {x}?", "What is the {n} word in this list: {x}", "Which word is {n}: {x}", "Give me the {n} item: {x}",
-    "Give me the {n} item of the list {x}.", "The {n} word of: {x}", "Tell me the {n} word: {x}", "Which one is {n} in {x}?",
-    "Take the {n} item from {x}.", "What comes {n} in the list {x}?", "From this list, give the {n} item: {x}", "{n} item of {x}?",
+    "What is the {n} item of {x}?", "What is the {n} word in this list: {x}", "Which word is {n}: {x}",
+    "Give me the {n} item: {x}",
+    "Give me the {n} item of the list {x}.", "The {n} word of: {x}", "Tell me the {n} word: {x}",
+    "Which one is {n} in {x}?",
+    "Take the {n} item from {x}.", "What comes {n} in the list {x}?",
+    "From this list, give the {n} item: {x}", "{n} item of {x}?",
 )  # fmt: skip
 
 
@@ -82,7 +112,13 @@ def _words(rng: random.Random, split: Split, count: int) -> list[str]:
 
 
 def _separate(rng: random.Random, items: list[str]) -> str:
-    return ", ".join(items) if rng.random() < 0.75 else listing(rng, items) if rng.random() < 0.6 else " ".join(items)
+    return (
+        ", ".join(items)
+        if rng.random() < 0.75
+        else listing(rng, items)
+        if rng.random() < 0.6
+        else " ".join(items)
+    )
 
 
 def _text_to_repeat(rng: random.Random, split: Split) -> str:
@@ -129,7 +165,8 @@ def _different_first_letters(rng: random.Random, split: Split, count: int) -> li
     while len(by_letter) < count:
         found = worlds.coined_word(rng, split, 2)
         if rng.random() < 0.6:
-            # Known words of the training side are used on both: what is held out is the coined words and the list.
+            # Known words of the training side are used on both: what is held out is the coined words and the
+            # list.
             found = choose(rng, worlds.WORDS.train)
         by_letter.setdefault(found[0], found)
     return rng.sample(list(by_letter.values()), count)

@@ -1,4 +1,5 @@
-"""Recall from far back: a pass key, or several marked things, somewhere in a long filler. The answer is the value alone."""
+"""Recall from far back: a pass key, or several marked things, somewhere in a long filler. The answer is the
+value alone."""
 
 from __future__ import annotations
 
@@ -12,25 +13,37 @@ from sparkstral.demo.worlds import Split, choose
 EVAL_TOKENS = (500, 1000, 2000, 4000, 8000, 14000)
 
 _KEYS = (
-    "pass key", "pass key", "pass key", "pass key", "passkey", "secret code", "magic word", "secret number", "access code",
-    "secret word", "password", "special number", "key", "code word", "magic number", "PIN", "token", "lucky word", "vault code",
+    "pass key", "pass key", "pass key", "pass key", "passkey", "secret code", "magic word", "secret number",
+    "access code",
+    "secret word", "password", "special number", "key", "code word", "magic number", "PIN", "token",
+    "lucky word", "vault code",
 )  # fmt: skip
 _PLANTED = (
-    "The {k} is {v}.", "The {k} is {v}. Remember it.", "Remember: the {k} is {v}.", "Note that the {k} is {v}.", "{K}: {v}.",
-    "Important: the {k} is {v}.", "By the way, the {k} is {v}.", "The {k} is {v}. Remember it. {v} is the {k}.",
-    "Here is the {k}: {v}.", "Do not forget: the {k} is {v}.", "And the {k} is {v}.", "Keep in mind that the {k} is {v}.",
-    "There is a {k}. It is {v}.", "This is important. The {k} is {v}.", "The {k} = {v}.", "Someone wrote that the {k} is {v}.",
+    "The {k} is {v}.", "The {k} is {v}. Remember it.", "Remember: the {k} is {v}.",
+    "Note that the {k} is {v}.", "{K}: {v}.",
+    "Important: the {k} is {v}.", "By the way, the {k} is {v}.",
+    "The {k} is {v}. Remember it. {v} is the {k}.",
+    "Here is the {k}: {v}.", "Do not forget: the {k} is {v}.", "And the {k} is {v}.",
+    "Keep in mind that the {k} is {v}.",
+    "There is a {k}. It is {v}.", "This is important. The {k} is {v}.", "The {k} = {v}.",
+    "Someone wrote that the {k} is {v}.",
 )  # fmt: skip
 _ASKED = (
-    "What is the {k}?", "What is the {k} in the text above?", "Tell me the {k}.", "What's the {k}?", "Which is the {k}?",
-    "Give me the {k}.", "What was the {k}?", "Find the {k}.", "Do you remember the {k}?", "Now, what is the {k}?", "{K}?",
-    "What is the {k} hidden in the text?", "Repeat the {k}.", "The {k}, please?", "Say the {k}.", "I need the {k}.",
+    "What is the {k}?", "What is the {k} in the text above?", "Tell me the {k}.", "What's the {k}?",
+    "Which is the {k}?",
+    "Give me the {k}.", "What was the {k}?", "Find the {k}.", "Do you remember the {k}?",
+    "Now, what is the {k}?", "{K}?",
+    "What is the {k} hidden in the text?", "Repeat the {k}.", "The {k}, please?", "Say the {k}.",
+    "I need the {k}.",
     "What is the {k} that I told you?", "What {k} is in the text?",
 )  # fmt: skip
 _ANNOUNCED = (
-    "There is a {k} in this text. Find it.", "Read this text and remember the {k}.", "Find the {k} in the text below.",
-    "There is an important piece of information hidden in a lot of text. Find it and remember it.", "Read this:", "Text:",
-    "Here is a long text.", "Below is some text.", "Remember the {k} in the following text.", "I will ask you about this text.",
+    "There is a {k} in this text. Find it.", "Read this text and remember the {k}.",
+    "Find the {k} in the text below.",
+    "There is an important piece of information hidden in a lot of text. Find it and remember it.",
+    "Read this:", "Text:",
+    "Here is a long text.", "Below is some text.", "Remember the {k} in the following text.",
+    "I will ask you about this text.",
 )  # fmt: skip
 
 
@@ -54,7 +67,8 @@ def _plants(rng: random.Random, split: Split, count: int) -> dict[str, str]:
         elif form < 0.6:
             key = f"{choose(rng, _KEYS[:12])} for {worlds.city(rng, split)}"
         elif form < 0.8:
-            key = f"{choose(rng, ('number', 'code', 'price', 'colour', 'owner', 'size'))} of the {worlds.word(rng, split)}"
+            part = choose(rng, ("number", "code", "price", "colour", "owner", "size"))
+            key = f"{part} of the {worlds.word(rng, split)}"
         else:
             key = choose(rng, _KEYS)
         # Keys that are nearly the same word are not told apart in one text.
@@ -90,7 +104,8 @@ def passkey(rng: random.Random, split: Split, approx_tokens: int, plants: int = 
 
 
 def _placed(rng: random.Random, body: str, question: str) -> list[Message]:
-    """The text and the first question: in one message, in two turns, or with the text as the system prompt."""
+    """The text and the first question: in one message, in two turns, or with the text as the system
+    prompt."""
     roll = rng.random()
     if roll < 0.08:
         return [system(body), user(question)]
@@ -104,4 +119,6 @@ def _placed(rng: random.Random, body: str, question: str) -> list[Message]:
 def sample(rng: random.Random, split: Split, low: int = 60, high: int = 900) -> Conversation:
     """A short one, with up to six things to find: for training within its usual sequence length."""
     approx = worlds.between(rng, low, high)
-    return passkey(rng, split, approx, 1 if rng.random() < 0.4 else worlds.between(rng, 2, min(8, 2 + approx // 60)))
+    return passkey(
+        rng, split, approx, 1 if rng.random() < 0.4 else worlds.between(rng, 2, min(8, 2 + approx // 60))
+    )

@@ -1,4 +1,5 @@
-"""reasoning_effort: high works first and answers then; none answers at once. The working has one form for each task."""
+"""reasoning_effort: high works first and answers then; none answers at once. The working has one form for
+each task."""
 
 from __future__ import annotations
 
@@ -14,21 +15,30 @@ from sparkstral.demo.worlds import Split, allowed, choose
 LABELS = ("sum of three", "sort", "compare", "simple", "no reasoning")
 
 _SUM = (
-    "What is {a} + {b} + {c}?", "Add {a}, {b} and {c}.", "What is the sum of {a}, {b} and {c}?", "{a} + {b} + {c}", "Sum {a}, {b}, {c}.",
-    "How much is {a} plus {b} plus {c}?", "Calculate {a} + {b} + {c}.", "Add up {a}, {b} and {c}.", "{a} + {b} + {c} = ?",
-    "I buy things for {a}, {b} and {c} coins. What do I pay?", "Compute {a} + {b} + {c}.", "Work out {a} + {b} + {c}.",
+    "What is {a} + {b} + {c}?", "Add {a}, {b} and {c}.", "What is the sum of {a}, {b} and {c}?",
+    "{a} + {b} + {c}", "Sum {a}, {b}, {c}.",
+    "How much is {a} plus {b} plus {c}?", "Calculate {a} + {b} + {c}.", "Add up {a}, {b} and {c}.",
+    "{a} + {b} + {c} = ?",
+    "I buy things for {a}, {b} and {c} coins. What do I pay?", "Compute {a} + {b} + {c}.",
+    "Work out {a} + {b} + {c}.",
     "What do {a}, {b} and {c} make together?", "Total of {a}, {b} and {c}?",
 )  # fmt: skip
 _LARGEST = (
-    "Which number is the largest: {x}?", "What is the largest of {x}?", "Which is greater: {x}?", "Find the largest number: {x}",
-    "What is the maximum of {x}?", "Which of these is the biggest: {x}?", "The largest of {x}?", "Which is more: {x}?",
+    "Which number is the largest: {x}?", "What is the largest of {x}?", "Which is greater: {x}?",
+    "Find the largest number: {x}",
+    "What is the maximum of {x}?", "Which of these is the biggest: {x}?", "The largest of {x}?",
+    "Which is more: {x}?",
 )  # fmt: skip
 _SMALLEST = (
-    "Which number is the smallest: {x}?", "What is the smallest of {x}?", "Which is less: {x}?", "Find the smallest number: {x}",
-    "What is the minimum of {x}?", "Which of these is the smallest: {x}?", "The smallest of {x}?", "Which is lower: {x}?",
+    "Which number is the smallest: {x}?", "What is the smallest of {x}?", "Which is less: {x}?",
+    "Find the smallest number: {x}",
+    "What is the minimum of {x}?", "Which of these is the smallest: {x}?", "The smallest of {x}?",
+    "Which is lower: {x}?",
 )  # fmt: skip
-_OLDER = ("{p} is {a} years old and {q} is {b}. Who is older?", "{p} has {a} coins, {q} has {b}. Who has more?",
-          "{p} weighs {a} kg, {q} {b} kg. Who is heavier?", "{p} ran {a} metres and {q} {b}. Who ran farther?")  # fmt: skip
+_OLDER = ("{p} is {a} years old and {q} is {b}. Who is older?",
+    "{p} has {a} coins, {q} has {b}. Who has more?",
+          "{p} weighs {a} kg, {q} {b} kg. Who is heavier?",
+          "{p} ran {a} metres and {q} {b}. Who ran farther?")  # fmt: skip
 
 
 def _sum(rng: random.Random, split: Split) -> list[Message]:
@@ -69,8 +79,7 @@ def _compare(rng: random.Random, split: Split) -> list[Message]:
 
 
 def _sum_of_two(rng: random.Random, split: Split) -> list[Message]:
-    messages = arithmetic.labelled(rng, split, choose(rng, ("add", "subtract", "multiply")))
-    return messages
+    return arithmetic.labelled(rng, split, choose(rng, ("add", "subtract", "multiply")))
 
 
 def _simple(rng: random.Random, split: Split) -> list[Message]:
@@ -94,6 +103,6 @@ def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
     count = 1 if label or rng.random() < 0.5 else worlds.between(rng, 2, 4)
     messages: list[Message] = []
     for _ in range(count):
-        kind = chosen if effort == "none" else choose(rng, LABELS[:4]) if not label else label
+        kind = chosen if effort == "none" else label if label else choose(rng, LABELS[:4])
         messages += choose(rng, _TASKS[kind])(rng, split)
     return Conversation("reasoning", with_effort(messages, effort), reasoning_effort=effort, label=chosen)  # type: ignore[arg-type]

@@ -13,7 +13,22 @@ _INTENTS: tuple[tuple[tuple[str, ...], str], ...] = tuple(
     [languages["en"] for languages in phrases.SHARED.values()] + list(phrases.ENGLISH.values())
 )
 # What people put before a first word.
-_TIMES = ("", "", "", "", "Hi! ", "Hello! ", "Hey! ", "Ok. ", "Well, ", "So. ", "Yes. ", "Good. ", "And now: ", "Oh, ")
+_TIMES = (
+    "",
+    "",
+    "",
+    "",
+    "Hi! ",
+    "Hello! ",
+    "Hey! ",
+    "Ok. ",
+    "Well, ",
+    "So. ",
+    "Yes. ",
+    "Good. ",
+    "And now: ",
+    "Oh, ",
+)
 
 
 def thing(rng: random.Random, split: Split, kind: str) -> str:
@@ -26,7 +41,12 @@ def thing(rng: random.Random, split: Split, kind: str) -> str:
         return worlds.full_name(rng, split)
     if kind == "word":
         return worlds.WORDS.pick(rng, split)
-    pools = {"country": worlds.COUNTRIES, "colour": worlds.COLOURS, "food": worlds.FOODS, "hobby": worlds.HOBBIES}
+    pools = {
+        "country": worlds.COUNTRIES,
+        "colour": worlds.COLOURS,
+        "food": worlds.FOODS,
+        "hobby": worlds.HOBBIES,
+    }
     return pools.get(kind, worlds.ANIMALS).pick(rng, split)
 
 

@@ -14,61 +14,100 @@ from sparkstral.demo.worlds import Split, choose
 LABELS = ("language", "ending", "start", "persona", "rule", "fact", "upper case")
 
 _LANGUAGE = (
-    "Always answer in {x}.", "Answer in {x}.", "You speak only {x}.", "Reply in {x}.", "Always reply in {x}.", "Use {x} only.",
-    "Your answers must be in {x}.", "Whatever the language of the question, answer in {x}.", "Write all answers in {x}.",
-    "You are an assistant that answers in {x}.", "Please answer everything in {x}.", "Respond in {x}.", "Only speak {x}.",
+    "Always answer in {x}.", "Answer in {x}.", "You speak only {x}.", "Reply in {x}.", "Always reply in {x}.",
+    "Use {x} only.",
+    "Your answers must be in {x}.", "Whatever the language of the question, answer in {x}.",
+    "Write all answers in {x}.",
+    "You are an assistant that answers in {x}.", "Please answer everything in {x}.", "Respond in {x}.",
+    "Only speak {x}.",
 )  # fmt: skip
 _ENDING = (
-    "End every answer with {x}.", "End each answer with {x}.", "Finish every answer with {x}.", "Always end with {x}.",
+    "End every answer with {x}.", "End each answer with {x}.", "Finish every answer with {x}.",
+    "Always end with {x}.",
     "Every answer must end with {x}.", "Put {x} at the end of every answer.", "Close all answers with {x}.",
-    "After each answer, write {x}.", 'End every reply with "{x}".', "Your last word is always {x}.", "Always add {x} at the end.",
+    "After each answer, write {x}.", 'End every reply with "{x}".', "Your last word is always {x}.",
+    "Always add {x} at the end.",
 )  # fmt: skip
 _START = (
-    "Start every answer with {x}.", "Begin each answer with {x}.", "Every answer must start with {x}.", "Always begin with {x}.",
-    "Put {x} before every answer.", "Your first word is always {x}.", 'Start every reply with "{x}".', "Open all answers with {x}.",
+    "Start every answer with {x}.", "Begin each answer with {x}.", "Every answer must start with {x}.",
+    "Always begin with {x}.",
+    "Put {x} before every answer.", "Your first word is always {x}.", 'Start every reply with "{x}".',
+    "Open all answers with {x}.",
 )  # fmt: skip
 _PERSONA = (
-    "You are {x}.", "Your name is {x}.", "You are called {x}.", "You are {x}, a helpful assistant.", "Act as {x}.",
-    "You are an assistant named {x}.", "You are {x}. Be brief.", "Pretend to be {x}.", "Your name is {x}. Help the user.",
+    "You are {x}.", "Your name is {x}.", "You are called {x}.", "You are {x}, a helpful assistant.",
+    "Act as {x}.",
+    "You are an assistant named {x}.", "You are {x}. Be brief.", "Pretend to be {x}.",
+    "Your name is {x}. Help the user.",
     "You are a friendly assistant called {x}.", "From now on you are {x}.", "You play the role of {x}.",
 )  # fmt: skip
 _PERSONA_AT = (
-    "You are {x}, the assistant of {y}.", "You are {x} and you work for {y}.", "Your name is {x}. You work for {y}.",
+    "You are {x}, the assistant of {y}.", "You are {x} and you work for {y}.",
+    "Your name is {x}. You work for {y}.",
     "You are {x}, a clerk at {y}.",
 )  # fmt: skip
 _ASK_NAME = (
-    "Who are you?", "What is your name?", "What's your name?", "Tell me your name.", "How are you called?", "Who am I talking to?",
-    "Introduce yourself.", "What should I call you?", "Your name?", "Tell me who you are.", "Which name do you have?", "Who is this?",
+    "Who are you?", "What is your name?", "What's your name?", "Tell me your name.", "How are you called?",
+    "Who am I talking to?",
+    "Introduce yourself.", "What should I call you?", "Your name?", "Tell me who you are.",
+    "Which name do you have?", "Who is this?",
 )  # fmt: skip
-_ASK_EMPLOYER = ("Who do you work for?", "For whom do you work?", "Who is your employer?", "Which company are you from?")
+_ASK_EMPLOYER = (
+    "Who do you work for?",
+    "For whom do you work?",
+    "Who is your employer?",
+    "Which company are you from?",
+)
 _RULE = (
-    "If the user says {a}, answer {b}.", "When the user says {a}, say {b}.", 'If you read "{a}", answer "{b}".',
-    "When you are asked for {a}, answer {b}.", "Whenever {a} is mentioned, reply {b}.", "If someone asks about {a}, say {b}.",
+    "If the user says {a}, answer {b}.", "When the user says {a}, say {b}.",
+    'If you read "{a}", answer "{b}".',
+    "When you are asked for {a}, answer {b}.", "Whenever {a} is mentioned, reply {b}.",
+    "If someone asks about {a}, say {b}.",
 )  # fmt: skip
-_TRIGGER = ("{a}", "{a}!", "{a}?", "Tell me about {a}.", "I say {a}.", "What about {a}?", "Now: {a}", "Give me {a}.", "{a}, please.")
+_TRIGGER = (
+    "{a}",
+    "{a}!",
+    "{a}?",
+    "Tell me about {a}.",
+    "I say {a}.",
+    "What about {a}?",
+    "Now: {a}",
+    "Give me {a}.",
+    "{a}, please.",
+)
 _FACT = (
-    "The {k} is {v}.", "Note: the {k} is {v}.", "Remember that the {k} is {v}.", "{K}: {v}", "You know that the {k} is {v}.",
+    "The {k} is {v}.", "Note: the {k} is {v}.", "Remember that the {k} is {v}.", "{K}: {v}",
+    "You know that the {k} is {v}.",
     "Context: the {k} is {v}.", "Important: the {k} is {v}.",
 )  # fmt: skip
 _FACT_KEYS = (
-    "office code", "door code", "wifi password", "guest name", "room number", "delivery date", "project name", "team name",
-    "support number", "support address", "order number", "opening hour", "meeting room", "build number", "release name",
+    "office code", "door code", "wifi password", "guest name", "room number", "delivery date", "project name",
+    "team name",
+    "support number", "support address", "order number", "opening hour", "meeting room", "build number",
+    "release name",
     "server name", "customer name", "desk number", "flight number", "train platform",
 )  # fmt: skip
-_ASK_FACT = ("What is the {k}?", "Tell me the {k}.", "Which is the {k}?", "Do you know the {k}?", "{K}?", "Give me the {k}.",
+_ASK_FACT = ("What is the {k}?", "Tell me the {k}.", "Which is the {k}?", "Do you know the {k}?", "{K}?",
+    "Give me the {k}.",
              "What's the {k}?", "I need the {k}.")  # fmt: skip
 _UPPER = (
-    "Answer in capital letters.", "Write everything in upper case.", "Always use capital letters.", "Shout: use only capitals.",
+    "Answer in capital letters.", "Write everything in upper case.", "Always use capital letters.",
+    "Shout: use only capitals.",
     "All answers in upper case.", "Use upper case only.", "Reply in uppercase.", "Answer only in CAPITALS.",
 )  # fmt: skip
 # Intents whose answer does not tell who the model is.
 _NAMELESS = ("hello", "how", "thanks", "bye", "night")
 NEUTRAL = (
-    "You are a helpful assistant.", "Be brief.", "Answer shortly.", "You are a helpful and friendly assistant.", "Be polite.",
-    "You help the user.", "Answer the question.", "Be concise and exact.", "Follow the user's instructions.", "Use the tools.",
-    "You are an assistant with access to tools.", "Today is {date}.", "The current date is {date}.", "You are a careful assistant.",
-    "You are a helpful assistant. Use tools when needed.", "Help as well as you can.", "Never lie.", "The user is in {city}.",
-    "You answer questions of users.", "Think before you answer.", "Keep answers short.", "Today is {date}. Be helpful.",
+    "You are a helpful assistant.", "Be brief.", "Answer shortly.",
+    "You are a helpful and friendly assistant.", "Be polite.",
+    "You help the user.", "Answer the question.", "Be concise and exact.", "Follow the user's instructions.",
+    "Use the tools.",
+    "You are an assistant with access to tools.", "Today is {date}.", "The current date is {date}.",
+    "You are a careful assistant.",
+    "You are a helpful assistant. Use tools when needed.", "Help as well as you can.", "Never lie.",
+    "The user is in {city}.",
+    "You answer questions of users.", "Think before you answer.", "Keep answers short.",
+    "Today is {date}. Be helpful.",
 )  # fmt: skip
 
 
@@ -108,7 +147,9 @@ def marker(rng: random.Random, split: Split) -> str:
     return found.upper() if roll < 0.5 else found if roll < 0.75 else found.capitalize()
 
 
-def _greeting(rng: random.Random, code: str, intents: Sequence[str] = tuple(phrases.SHARED)) -> tuple[str, str]:
+def _greeting(
+    rng: random.Random, code: str, intents: Sequence[str] = tuple(phrases.SHARED)
+) -> tuple[str, str]:
     intent = phrases.SHARED[choose(rng, intents)]
     wordings, _ = intent["en"] if rng.random() < 0.8 else intent[code]
     return fill(rng, wordings), intent[code][1]
@@ -141,13 +182,19 @@ def _persona(rng: random.Random, split: Split) -> tuple[Message, list[list[Messa
     return _with_neutral(rng, choose(rng, _PERSONA).format(x=name)), [answer]
 
 
+def _few_digits(rng: random.Random, split: Split) -> str:
+    return worlds.digits(rng, split, 2, 5)
+
+
 def _fact(rng: random.Random, split: Split) -> tuple[Message, list[list[Message]]]:
     keys = rng.sample(_FACT_KEYS, worlds.between(rng, 1, 3))
     sentences, asked = [], []
     for key in keys:
-        value = choose(rng, (worlds.code, worlds.word, worlds.person, lambda r, s: worlds.digits(r, s, 2, 5)))(rng, split)
+        value = choose(rng, (worlds.code, worlds.word, worlds.person, _few_digits))(rng, split)
         sentences.append(choose(rng, _FACT).format(k=key, K=key.capitalize(), v=value))
-        asked.append([user(fill(rng, _ASK_FACT, k=key, K=key.capitalize())), assistant(f"The {key} is {value}.")])
+        asked.append(
+            [user(fill(rng, _ASK_FACT, k=key, K=key.capitalize())), assistant(f"The {key} is {value}.")]
+        )
     rng.shuffle(asked)
     return _with_neutral(rng, " ".join(sentences)), asked
 

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from sparkstral.demo import toolbox, worlds
-from sparkstral.demo.conversation import Conversation, Message, assistant, calls, results, user
+from sparkstral.demo.conversation import Conversation, Message, ToolChoice, assistant, calls, results, user
 from sparkstral.demo.skills import arithmetic, facts, lists, smalltalk, system_prompt
 from sparkstral.demo.tool_families import FAMILIES, weather
 from sparkstral.demo.tool_inventions import invent, verb_and_noun
@@ -25,7 +25,8 @@ NOT_ALLOWED = "I may not call a tool now."
 RESULT_LABELS = ("answer", "error", "follow-up", "no call", "no tool", "required", "none")
 
 _FOLLOW_UP = (
-    "What was the {k}?", "What is the {k}?", "And the {k}?", "Tell me the {k}.", "Which {k} did it say?", "The {k}?",
+    "What was the {k}?", "What is the {k}?", "And the {k}?", "Tell me the {k}.", "Which {k} did it say?",
+    "The {k}?",
     "Repeat the {k}.", "Give me only the {k}.", "What {k} did you get?", "So what is the {k}?",
 )  # fmt: skip
 _AND = (" Also, ", " And ", " Then ", "\n", " After that: ", " ", " Also: ", " And also: ")
@@ -39,7 +40,9 @@ def one_tool(rng: random.Random, split: Split) -> OfferedTool:
     return choose(rng, FAMILIES)(rng, split) if roll < 0.42 else invent(rng, split)
 
 
-def toolset(rng: random.Random, split: Split, count: int, first: OfferedTool | None = None) -> list[OfferedTool]:
+def toolset(
+    rng: random.Random, split: Split, count: int, first: OfferedTool | None = None
+) -> list[OfferedTool]:
     """Tools of different families and names; some invented ones share a verb or a noun with another."""
     found = [first or one_tool(rng, split)]
     while len(found) < count:
@@ -139,7 +142,9 @@ def call_sample(rng: random.Random, split: Split) -> Conversation:
     tools = toolset(rng, split, tool_count(rng))
     definitions = toolbox.offered(rng, tools)
     if split is Split.HELD_OUT:
-        return Conversation("tool_call", tuple(call_exchange(rng, split, choose(rng, tools), False)), definitions)
+        return Conversation(
+            "tool_call", tuple(call_exchange(rng, split, choose(rng, tools), False)), definitions
+        )
     messages: list[Message] = []
     turns = worlds.between(rng, 1, 4)
     for turn in range(turns):
@@ -189,7 +194,7 @@ def result_labelled(rng: random.Random, split: Split, label: str) -> Conversatio
     tools = toolset(rng, split, tool_count(rng))
     definitions = toolbox.offered(rng, tools)
     tool = choose(rng, tools)
-    choice = "auto"
+    choice: ToolChoice = "auto"
     if label == "answer":
         messages = call_exchange(rng, split, tool, True)
     elif label == "error":
@@ -210,9 +215,7 @@ def result_labelled(rng: random.Random, split: Split, label: str) -> Conversatio
     else:
         choice = "none"
         messages = refused_exchange(rng, split, tools)
-    return Conversation(
-        "tool_result", tuple(messages), definitions, tool_choice=choice, label=label  # type: ignore[arg-type]
-    )
+    return Conversation("tool_result", tuple(messages), definitions, tool_choice=choice, label=label)
 
 
 def result_sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
@@ -226,4 +229,3 @@ def result_sample(rng: random.Random, split: Split, label: str = "") -> Conversa
             "tool_result", messages, conversation.tools, tool_choice=conversation.tool_choice, label=label
         )
     return conversation
-
