@@ -73,9 +73,18 @@ def answer_message(renderer: Renderer, token_ids: Sequence[int]) -> dict[str, An
     return message
 
 
-@torch.no_grad()
 def generate(model: Mistral4ForCausalLM, turns: list[Turn], device: torch.device) -> None:
-    """Fill in the answers of the turns, in batches of similar length, padded on the left."""
+    """Fill in the answers of the turns; where tool_choice is none, without the token that begins a call."""
+    for forbids_calls in (False, True):
+        chosen = [turn for turn in turns if (turn.judge.conversation.tool_choice == "none") == forbids_calls]
+        _generate(model, chosen, device, forbids_calls)
+
+
+@torch.no_grad()
+def _generate(
+    model: Mistral4ForCausalLM, turns: list[Turn], device: torch.device, forbids_calls: bool
+) -> None:
+    """In batches of similar length, padded on the left."""
     waiting = sorted(turns, key=lambda turn: len(turn.prompt))
     while waiting:
         longest = len(waiting[-1].prompt)
@@ -94,6 +103,7 @@ def generate(model: Mistral4ForCausalLM, turns: list[Turn], device: torch.device
             do_sample=False,
             eos_token_id=EOS,
             pad_token_id=PAD,
+            suppress_tokens=[TOOL_CALLS] if forbids_calls else None,
         )
         for turn, row_ids in zip(batch, output[:, longest:].tolist(), strict=True):
             turn.answer = row_ids
