@@ -32,7 +32,7 @@ _DOCUMENTED = frozenset(
     """.split()
 ) | {"37 45", "2 2", "12 30", "1 10 False", "1 5 False"}
 _HELD_OUT_ONE_IN = 10
-_GLUED_SHARE = 0.25
+_GLUED_SHARE = 0.35
 
 T = TypeVar("T")
 
