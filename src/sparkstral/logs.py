@@ -10,7 +10,6 @@ import logging
 import sys
 from typing import Literal
 
-
 _LOGGERS = ("sparkstral", "uvicorn")  # what the HTTP server says comes in the same form
 
 

@@ -38,9 +38,9 @@ def serve() -> Iterator[Serve]:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 port = free.getsockname()[1]
             small = ["--device", "cpu", "--threads", "1", "--max-model-len", "512", "--kv-memory", "8MiB"]
+            command = [sys.executable, "-c", "from sparkstral.cli.app import main; main()", "serve"]
             program = subprocess.Popen(
-                [sys.executable, "-c", "from sparkstral.cli.app import main; main()", "serve", "--port", str(port)]
-                + [*small, *arguments],
+                [*command, "--port", str(port), *small, *arguments],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
