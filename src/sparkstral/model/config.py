@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+EOS_TOKEN_ID = 2  # ends an answer
 QK_NOPE_HEAD_DIM = 64
 QK_ROPE_HEAD_DIM = 64
 V_HEAD_DIM = 128
