@@ -58,12 +58,15 @@ class ProcessEngineClient(LineClient):
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        child = EngineProcess(self._receive)
+        child = None
         try:
+            child = EngineProcess(self._receive)
             await child.spawn(self._config, self._log_style, self._log_level)
-        except OSError as error:
-            child.close()
-            reason = f"The engine process could not be started: {error}."
+        except (OSError, zmq.ZMQError) as error:
+            if child is not None:
+                child.close()
+            remedy = " Set TMPDIR to a folder with a short name." if isinstance(error, zmq.ZMQError) else ""
+            reason = f"The engine process could not be started: {error}.{remedy}"
             self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
             return
         self._child = child
@@ -105,10 +108,8 @@ class EngineProcess:
         # Unbounded, so that sending never waits: requests are small, and outputs are read as they come.
         self._push = self._context.socket(zmq.PUSH)
         self._push.set_hwm(0)
-        self._push.bind(self._address("to-engine"))
         self._pull = zmq.asyncio.Socket(self._context, zmq.PULL)
         self._pull.set_hwm(0)
-        self._pull.bind(self._address("from-engine"))
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -118,6 +119,8 @@ class EngineProcess:
     async def spawn(self, config: EngineConfig, log_style: Literal["text", "json"], log_level: str) -> None:
         """Start the child, with an interpreter of its own: a fork would inherit threads and sockets."""
         setup = Setup(config, self._address("to-engine"), self._address("from-engine"), log_style, log_level)
+        self._push.bind(setup.to_engine_address)
+        self._pull.bind(setup.from_engine_address)
         package_root = str(Path(sparkstral.__file__).parents[1])
         search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
         # Threads that spin while they wait for each other take the cores from the server and from each other:

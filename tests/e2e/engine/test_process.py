@@ -170,6 +170,22 @@ def test_a_process_that_cannot_be_started_is_a_dead_engine(tmp_path: Path, monke
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("folder", ["nowhere", "x" * 100])
+def test_no_place_for_its_sockets_is_a_dead_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str):
+    (tmp_path / ("x" * 100)).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / folder))
+
+    async def main() -> None:
+        client = ProcessEngineClient(tiny_config(tmp_path))
+        await client.start()
+        with pytest.raises(NotReadyError, match="could not be started"):
+            await client.wait_until_ready()
+        await client.stop()
+        assert list(tmp_path.glob("*/*")) == []
+
+    asyncio.run(main())
+
+
 def test_the_servers_process_needs_no_torch():
     program = "import sys, sparkstral.engine.process; sys.exit('torch' in sys.modules)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
