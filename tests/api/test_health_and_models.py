@@ -87,7 +87,7 @@ def test_until_the_engine_is_ready_everything_says_why(
 def test_a_full_server_says_when_to_come_back(doors: Doors) -> None:
     engine = doors.engine("Hi", "</s>")
     engine.hang_after = 1
-    url = doors.url(engine, ServerConfig(max_queue=1))
+    url = doors.url(engine, ServerConfig(max_in_flight=1))
     with httpx.stream("POST", f"{url}/v1/chat/completions", json={**BODY, "stream": True}) as first:
         events = first.iter_text()
         next(events)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import logging
+import math
 import shlex
 import socket
 import sys
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 import uvicorn
@@ -31,11 +33,13 @@ from sparkstral.config import (
     ServerConfig,
 )
 from sparkstral.engine.client import EngineClient
-from sparkstral.engine.process import ProcessEngineClient
+from sparkstral.engine.process import STOP_TIMEOUT_S, ProcessEngineClient
 from sparkstral.errors import ConfigError, NotReadyError
 from sparkstral.types import EngineInfo
 
-DRAIN_S = 10.0  # most answers end by themselves in this time, and a supervisor's patience is usually longer
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 10.0  # after Ctrl-C, for answers that are nearly done; a supervisor's patience is usually longer
 
 
 def serve(
@@ -52,7 +56,8 @@ def serve(
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
-    logs.configure("json" if as_json else "text")
+    log_style: Literal["json", "text"] = "json" if as_json else "text"
+    logs.configure(log_style)
     engine_config = options.engine_config(
         resolve_model(model),
         device=device,
@@ -65,9 +70,19 @@ def serve(
     server_config = ServerConfig(host=host, port=port, served_model_name=served_model_name)
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
-    client = ProcessEngineClient(engine_config)
+    client = ProcessEngineClient(engine_config, log_style)
     app = create_app(client, tokenizer, server_config)
-    server = DrainingServer(uvicorn.Config(app, log_level="warning", lifespan="on", access_log=False), client)
+    server = DrainingServer(
+        uvicorn.Config(
+            app,
+            lifespan="on",
+            timeout_graceful_shutdown=math.ceil(DRAIN_S + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
+            access_log=False,
+            log_level="warning",
+            log_config=None,  # logs.configure has seen to it
+        ),
+        client,
+    )
     asyncio.run(_serve(server, listener, client, server_config, as_json=as_json))
 
 
@@ -106,18 +121,16 @@ class DrainingServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         draining = asyncio.create_task(self._end_answers())
-        await super().shutdown(sockets)
-        draining.cancel()
+        try:
+            await super().shutdown(sockets)
+        finally:
+            draining.cancel()
 
     async def _end_answers(self) -> None:
         end_s = time.monotonic() + self._drain_s
         if self.server_state.tasks:
-            print(
-                f"sparkstral: stopping; {len(self.server_state.tasks)} answers have {self._drain_s:g} s to end. "
-                "Ctrl-C ends them now.",
-                file=sys.stderr,
-                flush=True,
-            )
+            num_answers = len(self.server_state.tasks)
+            logger.info("stopping: %d answers have %g s to end; Ctrl-C ends them now", num_answers, self._drain_s)
         while not self._is_urgent and time.monotonic() < end_s:
             await asyncio.sleep(0.1)
         await self._client.stop()
@@ -134,7 +147,7 @@ async def _serve(
     """Run until a signal ends the server, or until the engine fails to start, which is raised as NotReadyError."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     # Waiting for the engine polls in a thread, so that the door answers /health from the first moment on.
-    starting = asyncio.create_task(asyncio.to_thread(show_startup, client))
+    starting = asyncio.create_task(asyncio.to_thread(show_startup, client, quiet=as_json))
     await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
     if starting.done() and not serving.done():
         try:

@@ -16,6 +16,7 @@ import torch
 
 from sparkstral.checkpoint.forms import Part
 from sparkstral.checkpoint.load import load_planned
+from sparkstral.checkpoint.locate import locate_tokenizer
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.config import EngineConfig
@@ -70,7 +71,7 @@ def build_engine(
     model_config = load_plan.config
     memory_plan = plan_memory(config, load_plan, device, dtype).require()
     logger.info("memory plan:\n%s", memory_plan.table())
-    vocabulary = read_vocabulary(config.model_path / "tekken.json")
+    vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
     grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
 
     def show_progress(progress: LoadProgress) -> None:

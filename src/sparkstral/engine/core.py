@@ -133,10 +133,11 @@ class EngineCore:
             result = self._runner.execute(step)
         except DeviceError:
             raise
-        except Exception as error:
-            # The device works on, so only those whose step this was have lost something.
+        except Exception:
+            # The device works on, so only those whose step this was have lost something. What is to be read in an
+            # exception (paths, addresses) is for the log alone.
             logger.exception("step %d failed", step.step)
-            failure = Failure("internal", f"A step of the model failed: {error!r}")
+            failure = Failure("internal", "A step of the model failed; the server's log says why. Try again.")
             result = ModelRunnerOutput({}, {request.request_id: failure for request in step.scheduled})
         self._outputs.extend(self._scheduler.update(step, result))
 

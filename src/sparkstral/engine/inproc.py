@@ -1,4 +1,4 @@
-"""The engine in a thread of this process: for tests, for `chat` and for the demo's evaluation.
+"""The engine in a thread of this process: for tests, and for programs that embed the engine.
 
 Owns that thread and the way back into the event loop; the same engine and the same client as across the line.
 """

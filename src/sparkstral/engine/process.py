@@ -58,15 +58,12 @@ class ProcessEngineClient(LineClient):
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        child = None
+        child = EngineProcess(self._receive)
         try:
-            child = EngineProcess(self._receive)
             await child.spawn(self._config, self._log_style, self._log_level)
         except (OSError, zmq.ZMQError) as error:
-            if child is not None:
-                child.close()
-            remedy = " Set TMPDIR to a folder with a short name." if isinstance(error, zmq.ZMQError) else ""
-            reason = f"The engine process could not be started: {error}.{remedy}"
+            child.close()
+            reason = f"The engine process could not be started: {error}."
             self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
             return
         self._child = child
@@ -105,7 +102,7 @@ class EngineProcess:
 
     def __init__(self, receive: Callable[[FromEngine], None]) -> None:
         self._receive = receive
-        self._folder = Path(tempfile.mkdtemp(prefix="sparkstral-"))  # mode 0700
+        self._folder: Path | None = None
         self._context = zmq.Context()
         # Unbounded, so that sending never waits: requests are small, and outputs are read as they come.
         self._push = self._context.socket(zmq.PUSH)
@@ -119,10 +116,16 @@ class EngineProcess:
         return self._require_process().pid
 
     async def spawn(self, config: EngineConfig, log_style: Literal["text", "json"], log_level: str) -> None:
-        """Start the child, with an interpreter of its own: a fork would inherit threads and sockets."""
-        setup = Setup(config, self._address("to-engine"), self._address("from-engine"), log_style, log_level)
-        self._push.bind(setup.to_engine_address)
-        self._pull.bind(setup.from_engine_address)
+        """Start the child, with an interpreter of its own: a fork would inherit threads and sockets.
+
+        Raises OSError or zmq.ZMQError if the system refuses (no space for the sockets' folder, a path too long for
+        them, no such interpreter); then `close` it.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkstral-"))  # mode 0700
+        to_engine, from_engine = (f"ipc://{self._folder / name}" for name in ("to-engine", "from-engine"))
+        self._push.bind(to_engine)
+        self._pull.bind(from_engine)
+        setup = Setup(config, to_engine, from_engine, log_style, log_level)
         package_root = str(Path(sparkstral.__file__).parents[1])
         search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
         # Threads that spin while they wait for each other take the cores from the server and from each other:
@@ -172,7 +175,8 @@ class EngineProcess:
         self._push.close(linger=0)
         self._pull.close(linger=0)
         self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _listen(self) -> None:
         while True:
@@ -182,9 +186,6 @@ class EngineProcess:
         if self._process is None:
             raise RuntimeError("the child was not spawned")
         return self._process
-
-    def _address(self, name: str) -> str:
-        return f"ipc://{self._folder / name}"
 
 
 def describe_exit(return_code: int) -> str:

@@ -42,5 +42,4 @@ def build_forward_batch(
         cu_seqlens_q=cu_seqlens_q,
         seq_lens=tuple(r.num_computed_tokens + n for r, n in zip(scheduled, num_tokens, strict=True)),
         logits_rows=torch.tensor(logits_rows, dtype=torch.int64).to(device),
-        block_size_tokens=block_size_tokens,
     )

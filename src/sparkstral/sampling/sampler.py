@@ -97,7 +97,7 @@ def _mask(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
     """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution function."""
     device = logits.device
-    # A temperature below float32's smallest would become 0, and 0 / 0 no number.
+    # What float32 would round to 0 is as good as greedy, and must not divide by 0.
     temperature = _column([max(row.params.temperature, _TINY) for row in rows], device)
     # The difference first: dividing by a tiny temperature could overflow the largest logit itself.
     below_likeliest = logits - logits.amax(dim=-1, keepdim=True)

@@ -7,6 +7,7 @@ engine thread alone: workers only compile and leave their result in a queue, so 
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import Failure, GrammarSpec
+
+logger = logging.getLogger(__name__)
 
 TIME_LIMIT_S = 5.0  # a schema of 2,400 patterned properties takes 0.2 s (measured 2026-12-02)
 MAX_WORKERS = 2  # compiling is rare; more would only take cores from the model
@@ -107,8 +110,9 @@ class GrammarCompiler:
             result = self._build(compilation.spec.lark)
         except GrammarError as error:
             result = Failure("grammar", f"The schema or grammar cannot be used: {error}")
-        except Exception as error:
-            result = Failure("grammar", f"The schema or grammar could not be compiled: {error!r}")
+        except Exception:
+            logger.exception("a grammar could not be compiled")
+            result = Failure("grammar", "The schema or grammar could not be compiled; the server's log says why.")
         self._done.put((compilation, result))
         self._wake()
 

@@ -1,17 +1,25 @@
-"""`sparkstral chat`, asked once: what it prints and where, and how it fails."""
+"""`sparkstral chat`: what it prints and where, how it fails, and how it is left."""
 
 from __future__ import annotations
 
 import errno
 import io
 import json
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support.tekken import write_tekken
+from sparkstral.api.app import create_app
+from sparkstral.cli.app import app
+from sparkstral.config import ServerConfig
+from tests.support.fake_engine import FakeEngine, written
+from tests.support.server import served
+from tests.support.tekken import v15_tokenizer, write_tekken
 from tests.unit.cli.conftest import Run
 
 
@@ -122,3 +130,78 @@ def test_a_file_that_is_no_json_is_named(run: Run, tmp_path: Path, content: byte
     ended = run("chat", "--url", "http://127.0.0.1:9", "--tools", str(file), "hi")
     assert ended.code == 2
     assert f"--tools {file}: not JSON" in ended.err
+
+
+class Terminal:
+    """Types lines at each prompt; then Ctrl-D."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+        self._lines = iter(lines)
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+        monkeypatch.setattr("builtins.input", self._input)
+
+    def _input(self, prompt: str = "") -> str:
+        line = next(self._lines, None)
+        if line is None:
+            raise EOFError
+        return line
+
+
+def prompt_lengths(engine: FakeEngine) -> list[int]:
+    """How long each prompt was that the engine got."""
+    return [len(request.prompt_token_ids) for request in engine.requests]
+
+
+def talk(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> str:
+    """`sparkstral chat` on a terminal until it ends by itself; what it printed."""
+    with served(create_app(engine, v15_tokenizer(), ServerConfig())) as url:
+        app(["chat", "--url", url], standalone_mode=False)
+    return capsys.readouterr().out
+
+
+def test_a_conversation_goes_on_until_ctrl_d(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine(lambda request: written(v15_tokenizer(), "Yes.", "</s>"))
+    Terminal(monkeypatch, "One?", "Two?", "/reset", "One?")
+    assert talk(engine, capsys).count("Yes.") == 3
+    first, second, third = prompt_lengths(engine)
+    assert first < second
+    assert third == first
+
+
+def test_results_are_asked_until_the_model_answers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = written(v15_tokenizer(), "[TOOL_CALLS]", "tides", "[ARGS]", "{}", "</s>")
+    engine = FakeEngine(lambda request: call if len(engine.requests) < 3 else written(v15_tokenizer(), "Low.", "</s>"))
+    Terminal(monkeypatch, "Tides?", "unknown", "low")
+    assert "Low." in talk(engine, capsys)
+    assert len(engine.requests) == 3
+
+
+def test_ctrl_c_stops_an_answer_and_the_talk_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+
+    def interrupt() -> None:
+        asked.wait(30)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def script(request: object) -> list[int]:
+        engine.hang_after = None if asked.is_set() else 1
+        asked.set()
+        return written(v15_tokenizer(), "An endless story", "</s>")
+
+    engine = FakeEngine(script)
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    Terminal(monkeypatch, "Tell me.", "Tell me.")
+    before, _, after = talk(engine, capsys).partition("stopped")
+    interrupting.join()
+    assert "endless story" not in before
+    assert "An endless story" in after
+    first, second = prompt_lengths(engine)
+    assert first == second  # the question that was not answered is forgotten
+    assert engine.has_aborted.is_set()

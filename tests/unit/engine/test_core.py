@@ -91,14 +91,15 @@ def test_a_request_that_can_never_fit_is_refused_with_both_numbers():
     assert "32" in failure.message
 
 
-def test_a_failed_step_fails_those_in_it_and_the_engine_lives():
+def test_a_failed_step_fails_those_in_it_and_the_engine_lives(caplog: pytest.LogCaptureFixture):
     engine = Engine()
-    engine.model.error = RuntimeError("no such luck")
+    engine.model.error = RuntimeError("no such luck in /srv/model")
     engine.serve(request("r", [1, 2]))
     failure = engine.last("r").failure
     assert failure is not None
     assert failure.code == "internal"
-    assert "no such luck" in failure.message
+    assert "no such luck" not in failure.message
+    assert "no such luck" in caplog.text
     engine.assert_all_blocks_are_free()
     assert engine.serve(request("again", [1, 2]))["again"] == greedy_continuation([1, 2], 8)
 

@@ -6,6 +6,7 @@ import pytest
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
 from tools.demo.make_tokenizer import DEMO_NUM_RANKS, RELEASED_NUM_RANKS, SPECIAL_TOKENS, write_tekken
 
 SHIPPED = Path(__file__).parents[4] / "src/sparkstral/demo/checkpoint/tekken.json"

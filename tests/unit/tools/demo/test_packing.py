@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+
 from tools.demo.packing import IGNORED_LABEL, Mixture, PackedBatch, pack
 from tools.demo.rendering import PAD, Rendered
 

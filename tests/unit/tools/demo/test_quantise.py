@@ -6,6 +6,7 @@ from compressed_tensors.compressors.nvfp4.helpers import unpack_fp4_from_uint8
 from compressed_tensors.quantization import QuantizationArgs, QuantizationType
 from compressed_tensors.quantization.lifecycle.forward import quantize
 from compressed_tensors.quantization.utils import calculate_qparams, generate_gparam
+
 from tools.demo.quantise import E2M1_VALUES, quantise, round_to_nvfp4, unpack
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
-from tools.demo.evaluate import answer_message
-from tools.demo.rendering import EOS, Renderer
 
 from sparkstral import demo
+from tools.demo.evaluate import answer_message
+from tools.demo.rendering import EOS, Renderer
 
 TEKKEN = Path(__file__).parents[4] / "src/sparkstral/demo/checkpoint/tekken.json"
 

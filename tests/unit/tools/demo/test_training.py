@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from transformers import Mistral4ForCausalLM
+
 from tools.demo import native_layout
 from tools.demo.export import model_of, rounded, write_checkpoint
 from tools.demo.packing import PackedBatch, pack
 from tools.demo.rendering import Rendered
 from tools.demo.train import DeviceBatch, Trainer, learning_rate
 from tools.demo.write_hf_layout import write_hf_layout
-from transformers import Mistral4ForCausalLM
 
 CPU = torch.device("cpu")
 TEKKEN = Path(__file__).parents[4] / "src/sparkstral/demo/checkpoint/tekken.json"
