@@ -18,6 +18,7 @@ from rich.console import Console
 from sparkstral.cli import options
 from sparkstral.cli.local_server import local_server
 from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.text import read_json_file, read_stdin, require_text
 from sparkstral.errors import ConfigError
 from sparkstral.evals.endpoint import Endpoint, EndpointError
 
@@ -44,9 +45,10 @@ def chat(
     """Talk to the model. With a QUESTION, or with text piped in, answers once and exits."""
     if effort not in ("none", "high"):
         raise ConfigError(f"--effort {effort!r}: the model knows none and high.")
-    piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
-    once = "\n\n".join(text for text in (question, piped) if text)
-    if not once and not sys.stdin.isatty():
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    piped = "" if is_terminal else read_stdin().strip()
+    once = "\n\n".join(text for text in (require_text(question or "", "QUESTION"), piped) if text)
+    if not once and not is_terminal:
         raise ConfigError("Nothing to ask: standard input is empty and no QUESTION was given.")
     if as_json and not once:
         raise ConfigError("--json answers one question: give it as an argument or pipe it in.")
@@ -57,7 +59,7 @@ def chat(
         defaults["temperature"] = temperature
     if max_tokens is not None:
         defaults["max_tokens"] = max_tokens
-    messages = [{"role": "system", "content": system}] if system else []
+    messages = [{"role": "system", "content": require_text(system, "--system")}] if system else []
 
     def talk(server_url: str) -> None:
         session = ChatSession(server_url, api_key, messages, defaults, as_json=as_json)
@@ -78,12 +80,7 @@ def chat(
 
 
 def _read_tools(path: Path) -> list[Any]:
-    try:
-        tools = json.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"--tools {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigError(f"--tools {path}: not JSON: {error}") from error
+    tools = read_json_file(path, "--tools")
     if not isinstance(tools, list):
         raise ConfigError(f"--tools {path}: a list of tools is expected, and this is a {type(tools).__name__}.")
     return tools

@@ -92,6 +92,8 @@ class ProcessEngineClient(LineClient):
     async def _watch(self, child: EngineProcess) -> None:
         """Until the child is gone; then whatever still waits for it is told."""
         reason = await child.wait()
+        if self._status.phase is EnginePhase.DRAINING:
+            reason = STOPPED  # perhaps by force, and by us
         self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +19,7 @@ from sparkstral.cli.app import app
 from sparkstral.config import ServerConfig
 from tests.support.fake_engine import FakeEngine, written
 from tests.support.server import served
-from tests.support.tekken import v15_tokenizer
+from tests.support.tekken import v15_tokenizer, write_tekken
 from tests.unit.cli.conftest import Run
 
 
@@ -76,6 +79,57 @@ def test_bad_tool_files_are_named(run: Run, tmp_path: Path) -> None:
     assert missing.code == ended.code == 2
     assert "none.json" in missing.err
     assert "not JSON" in ended.err
+
+
+BYTES = "caf\udce9"  # as Python keeps a byte that is no UTF-8
+
+
+@pytest.mark.parametrize("arguments", [(BYTES,), ("hi", "--system", BYTES)])
+def test_what_is_no_text_is_a_usage_error(run: Run, arguments: tuple[str, ...]) -> None:
+    ended = run("chat", "--url", "http://127.0.0.1:9", *arguments)
+    assert ended.code == 2
+    assert "not text in UTF-8" in ended.err
+
+
+def test_bytes_on_standard_input_are_a_usage_error(run: Run, tmp_path: Path) -> None:
+    write_tekken(tmp_path)
+    for command in ("chat", "--url", "http://127.0.0.1:9"), ("inspect", "tokens", "--model", str(tmp_path)):
+        ended = run(*command, stdin=BYTES)
+        assert ended.code == 2
+        assert "Standard input is not text in UTF-8" in ended.err
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_said(run: Run, answering: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    url = answering("Yes.", "</s>")
+    monkeypatch.setattr(sys, "stdout", FullDisk())
+    ended = run("chat", "--url", url, "?")
+    assert ended.code == 1
+    assert "No space left" in ended.err
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://a:b", "http://127.0.0.1:9\n"])
+def test_what_is_no_url_is_said(run: Run, url: str) -> None:
+    ended = run("chat", "--url", url, "hi")
+    assert ended.code == 1
+    assert ended.err.startswith("sparkstral: ")
+
+
+def test_the_url_may_be_that_of_an_sdk(run: Run, answering: Callable[..., str]) -> None:
+    assert run("chat", "--url", answering("Yes.", "</s>") + "/v1", "?").out == "Yes.\n"
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\x7fELF", b'["\\ud800"]', b"1" + b"0" * 6000])
+def test_a_file_that_is_no_json_is_named(run: Run, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "tools.json"
+    file.write_bytes(content)
+    ended = run("chat", "--url", "http://127.0.0.1:9", "--tools", str(file), "hi")
+    assert ended.code == 2
+    assert f"--tools {file}: not JSON" in ended.err
 
 
 class Terminal:
