@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import httpx
@@ -192,7 +193,7 @@ def test_stop_strings_end_the_answer_across_tokens_and_free_the_engine(doors: Do
     url = doors.url(engine)
     stream = folded(chunks_of(url, stop=stop))
     assert stream == {"message": {"role": "assistant", "content": "one two "}, "finish_reason": "stop"}
-    assert engine.has_aborted.wait(5)
+    assert engine.has_aborted.wait(30)
 
 
 def test_what_the_client_left_open_is_filled_in_by_the_server(doors: Doors) -> None:
@@ -272,9 +273,15 @@ def test_a_client_that_leaves_frees_the_engine(doors: Doors, stream: bool, hang_
             assert next(events).startswith("data: ")
             assert not engine.has_aborted.is_set()
     else:
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{url}/v1/chat/completions", json=body, timeout=httpx.Timeout(5, read=0.3))
-    assert engine.has_aborted.wait(5)
+        parts = httpx.URL(url)
+        content = json.dumps(body).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {parts.netloc.decode()}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        with socket.create_connection((parts.host, parts.port)) as connection:
+            connection.sendall(head.encode() + content)
+            assert engine.is_hanging.wait(30)
+            assert not engine.has_aborted.is_set()
+    assert engine.has_aborted.wait(30)
 
 
 def test_eight_streams_at_once_are_not_mixed(doors: Doors, tokenizer: ChatTokenizer) -> None:

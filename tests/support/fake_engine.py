@@ -46,6 +46,7 @@ class FakeEngine:
     requests: list[GenerationRequest] = field(default_factory=list)
     num_started: int = 0
     num_stopped: int = 0
+    is_hanging: threading.Event = field(default_factory=threading.Event)
     has_aborted: threading.Event = field(default_factory=threading.Event)
 
     async def start(self) -> None:
@@ -79,6 +80,7 @@ class FakeEngine:
             for number, token_id in enumerate(token_ids):
                 await asyncio.sleep(0)
                 if number == self.hang_after:
+                    self.is_hanging.set()
                     await asyncio.Event().wait()
                 failure = self.fail_after[1] if self.fail_after and number == self.fail_after[0] else None
                 reason = None

@@ -60,7 +60,7 @@ def test_answers_that_outlast_the_drain_or_a_second_signal_end_with_the_reason(d
                 server.handle_exit(signal.SIGINT, None)
             answer, stream = await whole, await streamed
             await serving
-        assert time.monotonic() - begin < 5.0
+        assert time.monotonic() - begin < 30.0  # half of the drain that a second signal cuts short
         assert answer.status_code == 503
         assert answer.json()["error"]["message"] == "The engine was stopped."
         assert '"error":{"message":"The engine was stopped."' in stream.text.splitlines()[-2]

@@ -144,7 +144,8 @@ def test_a_cancelled_reader_aborts(tokenizer: ChatTokenizer) -> None:
         events = generator.run(await generator.prepare(ask(), "one"))
         await anext(events)
         reading: asyncio.Future[Any] = asyncio.ensure_future(anext(events))
-        await asyncio.sleep(0.01)
+        while not engine.is_hanging.is_set():
+            await asyncio.sleep(0)
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
