@@ -74,14 +74,18 @@ class ModelRunner:
         is lost, and what the model raises otherwise (then no request's state has changed)."""
         for request_id in step.finished_request_ids:
             self._states.pop(request_id, None)
+        failures: dict[str, Failure] = {}
         for new_request in step.new_requests:
-            self._states[new_request.request_id] = self._begin(new_request)
+            try:
+                self._states[new_request.request_id] = self._begin(new_request)
+            except GrammarError as error:  # its own grammar refuses what it said before a preemption
+                failures[new_request.request_id] = _grammar_failure(error)
         if not step.scheduled:
             return ModelRunnerOutput({})
         batch = build_forward_batch(step.scheduled, self._block_size_tokens, self._latent_pool.device)
         try:
             logits = self._model.forward(batch, self._latent_pool)
-            return self._sample(logits, [request for request in step.scheduled if request.samples])
+            return self._sample(logits, [request for request in step.scheduled if request.samples], failures)
         except torch.AcceleratorError as error:
             raise DeviceError(f"The device reports: {error}") from error
 
@@ -94,14 +98,17 @@ class ModelRunner:
             seed = derive_seed(self._base_seed, request.request_id)
         return _RequestState(request.sampling, seed, len(request.output_token_ids), matcher)
 
-    def _sample(self, logits: Tensor, requests: list[ScheduledRequest]) -> ModelRunnerOutput:
-        """logits [L, V], a row for each of `requests`."""
+    def _sample(
+        self, logits: Tensor, requests: list[ScheduledRequest], failures: dict[str, Failure]
+    ) -> ModelRunnerOutput:
+        """logits [L, V], a row for each of `requests`. Those in `failures` get no token; new ones are added."""
         sampled: dict[str, tuple[int, ...]] = {}
-        failures: dict[str, Failure] = {}
         rows: list[SamplingRow] = []
         kept: list[int] = []
         # The masks are made while the device still computes: nothing has waited for the logits so far.
         for i, request in enumerate(requests):
+            if request.request_id in failures:
+                continue
             state = self._states[request.request_id]
             try:
                 bitmask = None if state.matcher is None else state.matcher.bitmask()

@@ -43,6 +43,8 @@ class FakeGrammar(CompiledGrammar):
         pass
 
     def matcher(self, output_token_ids: Sequence[int]):
+        if tuple(output_token_ids) != ALPHABET[: len(output_token_ids)]:
+            raise GrammarError("not allowed here")
         return FakeMatcher(len(output_token_ids))
 
 
@@ -124,6 +126,24 @@ def test_a_grammar_that_gives_up_fails_its_request_alone():
     assert result.failures["stuck"].code == "grammar"
     assert "too complex" in result.failures["stuck"].message
     assert result.sampled == {"fine": (int(logits_of([1, 2]).argmax()),)}
+
+
+@pytest.mark.parametrize("samples", [True, False])
+def test_a_grammar_that_refuses_what_was_said_before_a_preemption_fails_its_request_alone(samples: bool):
+    runner = make_runner()
+    step = SchedulerOutput(
+        1,
+        (
+            ScheduledRequest("refused", (1, 99), 0, block_ids(0), samples),
+            ScheduledRequest("fine", (1, 2), 0, block_ids(1), True),
+        ),
+        (NewRequest("refused", GREEDY, GRAMMAR, (99,)), NewRequest("fine", GREEDY, None, ())),
+    )
+    result = runner.execute(step)
+    assert result.failures["refused"].code == "grammar"
+    assert "not allowed here" in result.failures["refused"].message
+    assert result.sampled == {"fine": (int(logits_of([1, 2]).argmax()),)}
+    assert runner.execute(SchedulerOutput(2, (), finished_request_ids=("refused",))).failures == {}
 
 
 def test_a_sick_row_fails_alone():
