@@ -50,7 +50,7 @@ class Doors:
     def asgi(self, engine: FakeEngine, config: ServerConfig | None = None) -> httpx.AsyncClient:
         """A plain client without a socket."""
         app = create_app(engine, self._tokenizer, config or ServerConfig())
-        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server")
+        return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def test_no_body_makes_a_server_error(tokenizer: ChatTokenizer, body: Any) -> No
     app = create_app(FakeEngine(lambda request: [2]), tokenizer, ServerConfig())
 
     async def post() -> httpx.Response:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://server") as client:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
             return await client.post("/v1/chat/completions", content=json.dumps(body))
 
     answer = asyncio.run(post())

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from sparkstral.api import errors, openapi
+from sparkstral.api.door import LoopbackNamesOnly, is_loopback
 from sparkstral.api.health import health_router
 from sparkstral.api.models import models_router
 from sparkstral.api.openai_chat.route import chat_router
@@ -33,7 +34,10 @@ def create_app(client: EngineClient, tokenizer: ChatTokenizer, config: ServerCon
         finally:
             await client.stop()
 
-    app = FastAPI(title="sparkstral", lifespan=lifespan)
+    # No page of documentation: FastAPI's loads its scripts from elsewhere, and is blank without the internet.
+    app = FastAPI(title="sparkstral", lifespan=lifespan, docs_url=None, redoc_url=None)
+    if is_loopback(config.host):
+        app.add_middleware(LoopbackNamesOnly, host=config.host)
     errors.install(app)
     openapi.install(app, ChatCompletionRequest)
     app.include_router(health_router(client))

@@ -1,11 +1,12 @@
 """From the bytes of a request to a checked wire object, or to an error that names the field.
 
-Owns the limits of a body (size, encoding, form) and the sentences about wrong fields. Knows pydantic, and no
+Owns the limits of a body (size, time, encoding, form) and the sentences about wrong fields. Knows pydantic, and no
 protocol's meaning.
 """
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -14,8 +15,10 @@ from fastapi import Request
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, from_json
 
-from sparkstral.api.errors import BodyTooLargeError, UnsupportedMediaTypeError
+from sparkstral.api.door import is_foreign_page
+from sparkstral.api.errors import BodyTooLargeError, BodyTooSlowError, UnsupportedMediaTypeError
 from sparkstral.api.wire import KEY_ERROR, Refused, Wire
+from sparkstral.config import ServerConfig
 from sparkstral.errors import RequestError
 from sparkstral.units import format_bytes
 
@@ -26,31 +29,47 @@ NEAR = 0.85  # difflib ratio: "temprature" and "maxTokens" are typos, "top_a" (a
 SHOWN_CHARS = 60
 
 
-async def read_json(request: Request, max_body_bytes: int) -> Any:
+async def read_json(request: Request, config: ServerConfig) -> Any:
     """The body as Python values.
 
-    A missing Content-Type is taken as JSON. NaN and Infinity pass here, so that the field which holds them
-    can be named later. Raises UnsupportedMediaTypeError, BodyTooLargeError, or RequestError for what is no
-    JSON text in UTF-8 or is nested deeper than 200 levels.
+    A missing Content-Type is taken as JSON, unless the request comes from a page of another site. NaN and Infinity
+    pass here, so that the field which holds them can be named later. Raises UnsupportedMediaTypeError,
+    BodyTooLargeError, BodyTooSlowError, or RequestError for what is no JSON text in UTF-8 or is nested deeper than
+    200 levels.
     """
+    if "content-type" not in request.headers and is_foreign_page(request.headers):
+        # A browser lets any page post what declares no type, without asking us first.
+        raise UnsupportedMediaTypeError(
+            "A page of another site must declare its body; send it with the header Content-Type: application/json."
+        )
     media_type = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if media_type != "application/json" and not media_type.endswith("+json"):
         raise UnsupportedMediaTypeError(
             f"The body is declared as {media_type or 'nothing'}; send JSON with the header "
             "Content-Type: application/json."
         )
-    body = (await _read_limited(request, max_body_bytes)).removeprefix(UTF8_BOM)
+    body = (await _read_limited(request, config.max_body_bytes, config.body_timeout_s)).removeprefix(UTF8_BOM)
     try:
         return from_json(body)
     except ValueError as error:
         raise RequestError(f"The body is not valid JSON in UTF-8: {error}.") from None
 
 
-async def _read_limited(request: Request, max_body_bytes: int) -> bytes:
+async def _read_limited(request: Request, max_body_bytes: int, timeout_s: float) -> bytes:
     """The whole body. One that is too large is read on for a while, so that its client hears the answer."""
     chunks: list[bytes] = []
     num_bytes = 0
-    async for chunk in request.stream():
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(timeout_s):
+                chunk = await anext(stream, None)
+        except TimeoutError:
+            raise BodyTooSlowError(
+                f"After {format_bytes(num_bytes)} nothing more of the body has come for {timeout_s:g} s. Send it again."
+            ) from None
+        if chunk is None:
+            break
         num_bytes += len(chunk)
         if num_bytes <= max_body_bytes:
             chunks.append(chunk)

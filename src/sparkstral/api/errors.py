@@ -7,8 +7,10 @@
 | a field or a message list that cannot be served | 400 | invalid_request_error | invalid_value |
 | a schema that cannot be compiled or held to | 400 | invalid_request_error | grammar |
 | prompt longer than the context | 400 | invalid_request_error | context_length_exceeded |
+| a name by which a server for its own machine is not asked | 403 | invalid_request_error | forbidden_host |
 | a model that is not served; an unknown path | 404 | invalid_request_error | model_not_found; not_found |
 | wrong method | 405 | invalid_request_error | method_not_allowed |
+| body that stops coming | 408 | invalid_request_error | request_timeout |
 | body larger than max_body_bytes | 413 | invalid_request_error | body_too_large |
 | body that is not declared as JSON | 415 | invalid_request_error | unsupported_media_type |
 | too many requests in flight | 429 + Retry-After | rate_limit_error | overloaded |
@@ -49,6 +51,14 @@ class UnsupportedMediaTypeError(RequestError):
     """The body is declared to be something other than JSON."""
 
 
+class ForbiddenHostError(RequestError):
+    """The request is for a name that only a page of another site would use."""
+
+
+class BodyTooSlowError(RequestError):
+    """The body has stopped coming before its end."""
+
+
 class BodyTooLargeError(RequestError):
     """The body has more bytes than the server takes."""
 
@@ -71,6 +81,8 @@ _FAILURES: Mapping[str, tuple[int, str, str]] = {
 _REQUEST_ERRORS: tuple[tuple[type[RequestError], int, str], ...] = (  # the first that fits
     (PromptTooLongError, 400, "context_length_exceeded"),
     (UnknownModelError, 404, "model_not_found"),
+    (ForbiddenHostError, 403, "forbidden_host"),
+    (BodyTooSlowError, 408, "request_timeout"),
     (BodyTooLargeError, 413, "body_too_large"),
     (UnsupportedMediaTypeError, 415, "unsupported_media_type"),
     (RequestError, 400, "invalid_value"),
@@ -87,7 +99,8 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
     match error:
         case RequestError():
             status, code = next((s, c) for kind, s, c in _REQUEST_ERRORS if isinstance(error, kind))
-            return status, error_object(str(error), "invalid_request_error", code, error.param), {}
+            headers = {"Connection": "close"} if status == 408 else {}  # the rest of the body is not waited for
+            return status, error_object(str(error), "invalid_request_error", code, error.param), headers
         case OverloadedError():
             headers = {"Retry-After": str(error.retry_after_s)}
             return 429, error_object(str(error), "rate_limit_error", "overloaded"), headers
@@ -116,7 +129,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
     path, method = request.url.path, request.method
     if error.status_code == 404:
         body = error_object(
-            f"There is nothing at {path}; /docs lists what is served.", "invalid_request_error", "not_found"
+            f"There is nothing at {path}; /openapi.json lists what is served.", "invalid_request_error", "not_found"
         )
     elif error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")

@@ -1,4 +1,4 @@
-"""The description of the API at /openapi.json and /docs.
+"""The description of the API at /openapi.json.
 
 The bodies are read by api/body.py and not by FastAPI, so their schemas are added here.
 """

@@ -18,6 +18,7 @@ from mistral_common.protocol.instruct import tool_calls as wire_tools
 from mistral_common.protocol.instruct.chunk import ContentChunk, TextChunk, ThinkChunk
 from mistral_common.protocol.instruct.request import ChatCompletionRequest, ReasoningEffort
 from mistral_common.utils.json_utils import validate_json_schema_by_draft7
+from pydantic import ValidationError
 
 from sparkstral.chat.history import CALL_NAME, ends_in_open_thought, repair_history
 from sparkstral.chat.tokenizer import ChatTokenizer
@@ -47,9 +48,19 @@ def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
             )
         )
     except (MistralCommonException, ValueError, RecursionError) as error:
-        raise RequestError(f"messages cannot be rendered: {error}", "messages") from error
+        raise RequestError(f"The messages cannot be rendered: {_reason(error)}.", "messages") from error
     prompt = Prompt(tuple(encoded.tokens), prefilled_think=ends_in_open_thought(history.messages))
     return RenderedPrompt(prompt, history.repairs)
+
+
+def _reason(error: Exception) -> str:
+    """What mistral-common has against it, in a line without a full stop. Pydantic's own text has several, and links."""
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    if isinstance(error, RecursionError):
+        return "they are nested too deeply"
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def _check_tools(request: ChatRequest) -> None:

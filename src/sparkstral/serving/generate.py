@@ -52,14 +52,16 @@ class Generator:
         self._client = client
         self._tokenizer = tokenizer
         self._config = config
-        self._admission = Admission(config.max_in_flight)
+        self.admission = Admission(config.max_in_flight)
 
     async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
-        """Render and check. Raises RequestError (PromptTooLongError …), OverloadedError, NotReadyError."""
+        """Render and check, in a slot of `admission` that the caller holds since it began to read the request.
+
+        Raises RequestError (PromptTooLongError …) or NotReadyError.
+        """
         require_ready(self._client.status())
-        with self._admission.slot():
-            # In a thread: a long prompt takes seconds to encode, and other answers stream meanwhile.
-            return await asyncio.to_thread(self._prepare, request, request_id)
+        # In a thread: a long prompt takes seconds to encode, and other answers stream meanwhile.
+        return await asyncio.to_thread(self._prepare, request, request_id)
 
     def _prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         rendered = render(request, self._tokenizer)
@@ -91,12 +93,12 @@ class Generator:
         return PreparedRequest(generation, rendered.repairs, rendered.prompt.prefilled_think, choice.stop)
 
     async def run(self, request: PreparedRequest) -> AsyncGenerator[OutputEvent, None]:
-        """The answer's events as they come, the last of them Finished or Failed.
+        """The answer's events as they come, the last of them Finished or Failed; takes a slot for itself.
 
         Raises OverloadedError or NotReadyError before the first event, and nothing after it. Closing it
         early, or cancelling its reader, aborts the request in the engine.
         """
-        with self._admission.slot():
+        with self.admission.slot():
             async with aclosing(self._answer(request)) as events:
                 async for event in events:
                     yield event

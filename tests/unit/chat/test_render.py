@@ -127,6 +127,13 @@ def test_refusals_name_the_field(fields: dict[str, Any], param: str, tokenizer: 
     assert refused.value.param == param
 
 
+def test_what_the_library_has_against_a_request_is_one_clean_sentence(tokenizer: ChatTokenizer) -> None:
+    not_a_text: Any = 5
+    with pytest.raises(RequestError) as refused:
+        render(ask(tools=(Tool("f", not_a_text, {}),)), tokenizer)
+    assert str(refused.value) == "The messages cannot be rendered: description: Input should be a valid string."
+
+
 def test_json_cannot_be_enforced_on_a_continued_text(tokenizer: ChatTokenizer) -> None:
     json_object = ResponseFormat("json_object")
     with pytest.raises(RequestError, match="to be continued") as refused:

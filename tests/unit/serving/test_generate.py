@@ -125,8 +125,8 @@ def test_leaving_early_aborts_and_gives_the_slot_back(tokenizer: ChatTokenizer) 
         prepared = await generator.prepare(ask(), "one")
         async with aclosing(generator.run(prepared)) as events:
             await anext(events)
-            with pytest.raises(OverloadedError):
-                await generator.prepare(ask(), "two")
+            with pytest.raises(OverloadedError), generator.admission.slot():
+                pass
             with pytest.raises(OverloadedError):
                 await anext(generator.run(prepared))
         assert engine.has_aborted.is_set()

@@ -41,15 +41,15 @@ def chat_router(client: EngineClient, generator: Generator, config: ServerConfig
         """One answer to a list of messages. The response headers tell what was made of the request:
         x-request-id; x-sparkstral-reasoning-effort, the setting that the model got; x-sparkstral-ignored,
         fields that changed nothing; x-sparkstral-repairs, what was changed in the message list."""
-        body = await read_json(request, config.max_body_bytes)
-        require_ready(client.status())
-        wire = validate(ChatCompletionRequest, body)
-        require_served(wire.model or config.served_model_name, config.served_model_name)
-        chat_request = to_chat_request(wire)
-
         request_id = f"chatcmpl-{uuid.uuid4().hex}"
         head = CompletionHead(request_id, int(time.time()), config.served_model_name)
-        prepared = await generator.prepare(chat_request, request_id)
+        with generator.admission.slot():
+            body = await read_json(request, config)
+            require_ready(client.status())
+            wire = validate(ChatCompletionRequest, body)
+            require_served(wire.model or config.served_model_name, config.served_model_name)
+            chat_request = to_chat_request(wire)
+            prepared = await generator.prepare(chat_request, request_id)
         headers = {
             "x-request-id": request_id,
             "x-sparkstral-reasoning-effort": chat_request.reasoning_effort,

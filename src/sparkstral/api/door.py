@@ -1,0 +1,63 @@
+"""Who may ask, as far as browsers are concerned: pages of other sites must not use a server that is meant for its
+own machine.
+
+Owns the two ways in which they could. A page whose name is made to point to 127.0.0.1 (DNS rebinding) is told by
+the Host that it asks for; a page that posts without asking first (no CORS preflight) is told by its Origin. CORS
+itself stays off, so what is declared as JSON gets no further than the preflight. Must not know what is asked.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sparkstral.api.errors import ForbiddenHostError, describe
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server that listens on `host` can be reached from its own machine alone."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def is_foreign_page(headers: Headers) -> bool:
+    """Whether the request comes from a page that this server has not served. Programs send no Origin."""
+    origin = headers.get("origin")
+    return origin is not None and origin.rpartition("//")[2] != headers.get("host")
+
+
+class LoopbackNamesOnly:
+    """Refuses requests for other names than this machine's own; a request without a Host is no browser's."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        """`host` is the loopback address on which the server listens."""
+        self._app = app
+        self._host = host
+        self._names = LOOPBACK_NAMES | {f"[{host}]" if ":" in host else host.lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            asked = Headers(scope=scope).get("host", "")
+            if asked and _without_port(asked) not in self._names:
+                status, body, headers = describe(
+                    ForbiddenHostError(
+                        f"This server listens on {self._host} for its own machine, and was asked as {asked[:100]!r}. "
+                        "Ask it as localhost or 127.0.0.1 (a proxy can set the Host header so), or start it with "
+                        "--host 0.0.0.0, which lets the network in under any name."
+                    )
+                )
+                await JSONResponse(body, status, headers)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _without_port(host: str) -> str:
+    name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
+    return name.lower().removesuffix(".")
