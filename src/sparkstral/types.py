@@ -33,11 +33,11 @@ class SamplingParams:
 
     max_tokens: int
     temperature: float
+    stop_token_ids: tuple[int, ...]
     top_p: float = 1.0
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
-    stop_token_ids: tuple[int, ...] = (2,)
     banned_token_ids: tuple[int, ...] = ()  # never sampled, e.g. [TOOL_CALLS] with tool_choice none
 
 

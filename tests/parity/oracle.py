@@ -33,7 +33,6 @@ CONFIG = ModelConfig(
     q_lora_rank=128,
     n_routed_experts=8,
     moe_intermediate_size=96,
-    n_shared_experts=1,
     rms_norm_eps=1e-6,
     rope_theta=10000.0,
     rope_factor=16.0,
@@ -119,7 +118,7 @@ class Oracle:
         experts, experts_values = self._experts((CONFIG.n_routed_experts,), CONFIG.moe_intermediate_size)
         mlp.experts.gate_up_proj.data = torch.cat(experts_values[:2], dim=1)
         mlp.experts.down_proj.data = experts_values[2]
-        shared, shared_values = self._experts((), CONFIG.moe_intermediate_size * CONFIG.n_shared_experts)
+        shared, shared_values = self._experts((), CONFIG.moe_intermediate_size)
         mlp.shared_experts.gate_proj.weight.data = shared_values[0]
         mlp.shared_experts.up_proj.weight.data = shared_values[1]
         mlp.shared_experts.down_proj.weight.data = shared_values[2]

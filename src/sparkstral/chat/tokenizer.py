@@ -17,12 +17,13 @@ from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
 from sparkstral.checkpoint.locate import TOKENIZER_FILE, locate_tokenizer
 from sparkstral.errors import CheckpointError
+from sparkstral.model.config import EOS_TOKEN_ID
 
 
 class Control(IntEnum):
     """Ids of the control tokens that this program itself handles; checked against the file at load."""
 
-    EOS = 2
+    EOS = EOS_TOKEN_ID
     TOOL_CALLS = 9
     ARGS = 32
     BEGIN_THINK = 34

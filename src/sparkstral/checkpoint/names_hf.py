@@ -17,9 +17,11 @@ from sparkstral.checkpoint.slots import TensorClass
 from sparkstral.errors import CheckpointError
 from sparkstral.model.config import (
     KV_LORA_RANK,
+    N_SHARED_EXPERTS,
     NUM_EXPERTS_PER_TOK,
     QK_NOPE_HEAD_DIM,
     QK_ROPE_HEAD_DIM,
+    ROUTED_SCALING_FACTOR,
     V_HEAD_DIM,
     ModelConfig,
 )
@@ -120,7 +122,6 @@ def _read_text_config(text: Section) -> ModelConfig:
         q_lora_rank=text.integer("q_lora_rank"),
         n_routed_experts=text.integer("n_routed_experts", minimum=NUM_EXPERTS_PER_TOK),
         moe_intermediate_size=text.integer("moe_intermediate_size"),
-        n_shared_experts=text.integer("n_shared_experts"),
         rms_norm_eps=text.number("rms_norm_eps"),
         rope_theta=rope.number("rope_theta"),
         rope_factor=rope.number("factor"),
@@ -130,7 +131,6 @@ def _read_text_config(text: Section) -> ModelConfig:
         llama_4_scaling_beta=rope.number("llama_4_scaling_beta"),
         llama_4_original_max_position_embeddings=original_max_position_embeddings,  # one for both
         max_position_embeddings=text.integer("max_position_embeddings"),
-        routed_scaling_factor=text.number("routed_scaling_factor"),
     )
     text.constants(
         {
@@ -139,8 +139,8 @@ def _read_text_config(text: Section) -> ModelConfig:
             "qk_rope_head_dim": QK_ROPE_HEAD_DIM,
             "v_head_dim": V_HEAD_DIM,
             "num_experts_per_tok": NUM_EXPERTS_PER_TOK,
-            "n_shared_experts": 1,
-            "routed_scaling_factor": 1.0,
+            "n_shared_experts": N_SHARED_EXPERTS,
+            "routed_scaling_factor": ROUTED_SCALING_FACTOR,
             "first_k_dense_replace": 0,
             "n_group": 1,
             "topk_group": 1,

@@ -13,9 +13,11 @@ from sparkstral.checkpoint.naming import VISION_REASON, Naming, SkippedPrefix, S
 from sparkstral.checkpoint.slots import TensorClass
 from sparkstral.model.config import (
     KV_LORA_RANK,
+    N_SHARED_EXPERTS,
     NUM_EXPERTS_PER_TOK,
     QK_NOPE_HEAD_DIM,
     QK_ROPE_HEAD_DIM,
+    ROUTED_SCALING_FACTOR,
     V_HEAD_DIM,
     ModelConfig,
 )
@@ -57,7 +59,6 @@ def read_params(path: Path) -> ModelConfig:
         q_lora_rank=params.integer("q_lora_rank"),
         n_routed_experts=moe.integer("num_experts", minimum=NUM_EXPERTS_PER_TOK),
         moe_intermediate_size=moe.integer("expert_hidden_dim"),
-        n_shared_experts=moe.integer("num_shared_experts"),
         rms_norm_eps=params.number("norm_eps"),
         rope_theta=params.number("rope_theta"),
         rope_factor=yarn.number("factor"),
@@ -67,7 +68,6 @@ def read_params(path: Path) -> ModelConfig:
         llama_4_scaling_beta=llama_4_scaling.number("beta"),
         llama_4_original_max_position_embeddings=llama_4_scaling.integer("original_max_position_embeddings"),
         max_position_embeddings=params.integer("max_position_embeddings"),
-        routed_scaling_factor=moe.number("routed_scale"),
     )
     params.constants(
         {
@@ -83,8 +83,8 @@ def read_params(path: Path) -> ModelConfig:
     moe.constants(
         {
             "num_experts_per_tok": NUM_EXPERTS_PER_TOK,
-            "num_shared_experts": 1,
-            "routed_scale": 1.0,
+            "num_shared_experts": N_SHARED_EXPERTS,
+            "routed_scale": ROUTED_SCALING_FACTOR,
             "first_k_dense_replace": 0,
             "route_every_n": 1,
             "num_expert_groups": 1,

@@ -60,7 +60,6 @@ def list_slots(config: ModelConfig) -> list[Slot]:
 def _layer_slots(config: ModelConfig, prefix: str) -> list[Slot]:
     hidden, heads, q_rank = config.hidden_size, config.num_attention_heads, config.q_lora_rank
     experts, width = config.n_routed_experts, config.moe_intermediate_size
-    shared_width = width * config.n_shared_experts
     attention, routed, shared = TensorClass.ATTENTION, TensorClass.ROUTED_EXPERTS, TensorClass.SHARED_EXPERTS
     rows: list[tuple[str, tuple[int, ...], TensorClass, bool]] = [
         ("attention_norm", (hidden,), TensorClass.NORMS, False),
@@ -76,9 +75,9 @@ def _layer_slots(config: ModelConfig, prefix: str) -> list[Slot]:
         ("experts.gate", (experts, width, hidden), routed, True),
         ("experts.up", (experts, width, hidden), routed, True),
         ("experts.down", (experts, hidden, width), routed, True),
-        ("shared_expert.gate", (shared_width, hidden), shared, True),
-        ("shared_expert.up", (shared_width, hidden), shared, True),
-        ("shared_expert.down", (hidden, shared_width), shared, True),
+        ("shared_expert.gate", (width, hidden), shared, True),
+        ("shared_expert.up", (width, hidden), shared, True),
+        ("shared_expert.down", (hidden, width), shared, True),
     ]
     return [
         Slot(prefix + name, shape, tensor_class, quantized) for name, shape, tensor_class, quantized in rows

@@ -30,7 +30,7 @@ from sparkstral.types import (
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0  # an idle engine says that it lives; who listens may worry after a few of these
-WARM_UP_REQUEST = GenerationRequest("warm-up", (1,), SamplingParams(max_tokens=1, temperature=0))
+WARM_UP_REQUEST = GenerationRequest("warm-up", (1,), SamplingParams(max_tokens=1, temperature=0, stop_token_ids=()))
 
 
 class Runner(Protocol):

@@ -76,16 +76,10 @@ class Workspace:
 
     def _experts_bytes(self) -> int:
         """Inputs and outputs of all pairs of token and expert, the latter in float32 too; then one expert's
-        inside, at worst for all tokens, or the shared one's."""
+        inside, at worst for all tokens; the shared one is as wide."""
         tokens, hidden = self.max_num_batched_tokens, self.model.hidden_size
         pairs = tokens * NUM_EXPERTS_PER_TOK * hidden * (2 * self.dtype_bytes + FLOAT32_BYTES)
-        inside = (
-            4
-            * tokens
-            * self.model.moe_intermediate_size
-            * max(1, self.model.n_shared_experts)
-            * self.dtype_bytes
-        )
+        inside = 4 * tokens * self.model.moe_intermediate_size * self.dtype_bytes
         return pairs + inside
 
     def _logits_bytes(self) -> int:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+EOS_TOKEN_ID = 2  # ends an answer
 QK_NOPE_HEAD_DIM = 64
 QK_ROPE_HEAD_DIM = 64
 V_HEAD_DIM = 128
 KV_LORA_RANK = 256
 NUM_EXPERTS_PER_TOK = 4
+N_SHARED_EXPERTS = 1  # as wide as a routed one
+ROUTED_SCALING_FACTOR = 1.0
 LATENT_WIDTH = KV_LORA_RANK + QK_ROPE_HEAD_DIM  # what the cache holds for a token and layer
 SOFTMAX_SCALE = (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM) ** -0.5  # no YaRN mscale², no 320^-0.5
 
@@ -28,7 +31,6 @@ class ModelConfig:
     q_lora_rank: int
     n_routed_experts: int
     moe_intermediate_size: int
-    n_shared_experts: int
     rms_norm_eps: float
     rope_theta: float
     rope_factor: float  # YaRN
@@ -38,4 +40,3 @@ class ModelConfig:
     llama_4_scaling_beta: float
     llama_4_original_max_position_embeddings: int
     max_position_embeddings: int
-    routed_scaling_factor: float = 1.0

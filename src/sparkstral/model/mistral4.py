@@ -34,7 +34,7 @@ class DecoderLayer:
         self._attention_norm = weights.attention_norm.to(device, dtype)
         self._attention = LatentAttention(config, weights.attention, device, dtype)
         self._ffn_norm = weights.ffn_norm.to(device, dtype)
-        self._experts = MixtureOfExperts(config, weights, device, dtype)
+        self._experts = MixtureOfExperts(weights, device, dtype)
 
     def forward(
         self, x: Tensor, batch: ForwardBatch, plan: AttentionPlan, terms: PositionTerms, pool: Tensor

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparkstral.kernels import moe_experts, moe_route
-from sparkstral.model.config import NUM_EXPERTS_PER_TOK, ModelConfig
+from sparkstral.model.config import NUM_EXPERTS_PER_TOK, ROUTED_SCALING_FACTOR
 from sparkstral.model.linear import column_major, to_dense
 from sparkstral.model.weights import ExpertWeights, LayerWeights
 
@@ -18,10 +18,7 @@ from sparkstral.model.weights import ExpertWeights, LayerWeights
 class MixtureOfExperts:
     """One layer's block. The router is float32 whatever `dtype` is: rounding would pick other experts."""
 
-    def __init__(
-        self, config: ModelConfig, weights: LayerWeights, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self._scaling = config.routed_scaling_factor
+    def __init__(self, weights: LayerWeights, device: torch.device, dtype: torch.dtype) -> None:
         self._router = column_major(weights.router.to(device, torch.float32))
         self._gate_up, self._down = _fuse(weights.experts, device, dtype)
         self._shared_gate_up, self._shared_down = _fuse(weights.shared_expert, device, dtype)
@@ -29,7 +26,7 @@ class MixtureOfExperts:
     def forward(self, x: Tensor) -> Tensor:
         """x [T, H], normalised -> [T, H], without the residual. The shared expert is added unweighted."""
         weights, ids = moe_route.moe_route(
-            F.linear(x.float(), self._router), NUM_EXPERTS_PER_TOK, self._scaling
+            F.linear(x.float(), self._router), NUM_EXPERTS_PER_TOK, ROUTED_SCALING_FACTOR
         )
         gate, up = F.linear(x, self._shared_gate_up).chunk(2, dim=-1)
         shared = F.linear(F.silu(gate) * up, self._shared_down)

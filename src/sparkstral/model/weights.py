@@ -1,7 +1,7 @@
 """The network's parameters as tensors in the form in which the model reads them.
 
 Owns the names and shapes inside the engine; must not know files (checkpoint/ fills these in). H hidden_size,
-Q q_lora_rank, N heads, E routed experts, I moe_intermediate_size, S I x n_shared_experts, V vocab_size.
+Q q_lora_rank, N heads, E routed experts, I moe_intermediate_size, V vocab_size.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """gate and up [E, I, H], down [E, H, I] of the routed experts; without E, and S for I, of the shared."""
+    """gate and up [E, I, H], down [E, H, I] of the routed experts; without E of the shared."""
 
     gate: Weight  # w1
     up: Weight  # w3

@@ -16,7 +16,7 @@ from sparkstral.chat.grammar import banned_token_ids, grammar_for
 from sparkstral.chat.output_parser import OutputParser
 from sparkstral.chat.render import render
 from sparkstral.chat.stop_strings import StopStrings
-from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.chat.tokenizer import ChatTokenizer, Control
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
 from sparkstral.errors import NotReadyError, PromptTooLongError
@@ -79,6 +79,7 @@ class Generator:
         sampling = SamplingParams(
             max_tokens=room_tokens if choice.max_tokens is None else min(choice.max_tokens, room_tokens),
             temperature=default_temperature if choice.temperature is None else choice.temperature,
+            stop_token_ids=(Control.EOS.value,),
             top_p=1.0 if choice.top_p is None else choice.top_p,
             top_k=choice.top_k or 0,
             min_p=choice.min_p or 0.0,

@@ -15,8 +15,7 @@ from pathlib import Path
 import llguidance
 
 from sparkstral.errors import CheckpointError
-
-EOS_TOKEN_ID = 2
+from sparkstral.model.config import EOS_TOKEN_ID
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from sparkstral.engine.client import EngineClient
 from sparkstral.engine.inproc import InprocEngineClient
 from sparkstral.engine.process import ProcessEngineClient
 from sparkstral.errors import NotReadyError
+from sparkstral.model.config import EOS_TOKEN_ID
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.runner.forward_batch import build_forward_batch
 from sparkstral.runner.latent_pool import allocate_latent_pool
@@ -162,12 +163,12 @@ def test_who_leaves_gives_its_blocks_back(make_client: MakeClient, tiny_model: P
 def test_a_grammar_crosses_the_line(make_client: MakeClient, tiny_model: Path):
     async def main() -> None:
         async with running(make_client, tiny_config(tiny_model)) as client:
-            params = SamplingParams(max_tokens=40, temperature=1.0, seed=1)
+            params = SamplingParams(max_tokens=40, temperature=1.0, stop_token_ids=(EOS_TOKEN_ID,), seed=1)
             lark = 'start: <[9]> "get_time" <[32]> %json {"enum": ["Oslo", "Lima"]}'
             request = GenerationRequest("call", (1, 2), params, GrammarSpec(lark))
             token_ids, last = await generate(client, request)
             assert last.finish_reason is FinishReason.STOP
-            assert (token_ids[0], token_ids[9], token_ids[-1]) == (9, 32, 2)
+            assert (token_ids[0], token_ids[9], token_ids[-1]) == (9, 32, EOS_TOKEN_ID)
             text = bytes(t - NUM_SPECIAL_TOKENS for t in token_ids if t >= NUM_SPECIAL_TOKENS).decode()
             assert text in ('get_time"Oslo"', 'get_time"Lima"')
 

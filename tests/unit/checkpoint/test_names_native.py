@@ -24,7 +24,6 @@ MISTRAL_SMALL_4 = ModelConfig(
     q_lora_rank=1024,
     n_routed_experts=128,
     moe_intermediate_size=2048,
-    n_shared_experts=1,
     rms_norm_eps=1e-6,
     rope_theta=10000.0,
     rope_factor=128.0,

@@ -51,7 +51,7 @@ def ready_client() -> Client:
 
 
 def request(request_id: str = "r") -> GenerationRequest:
-    return GenerationRequest(request_id, (1, 2), SamplingParams(max_tokens=5, temperature=0))
+    return GenerationRequest(request_id, (1, 2), SamplingParams(max_tokens=5, temperature=0, stop_token_ids=()))
 
 
 async def begin(client: Client, request_id: str = "r") -> asyncio.Task[list[TokenOutput]]:

@@ -32,7 +32,14 @@ from sparkstral.types import (
 )
 
 SAMPLING = SamplingParams(
-    max_tokens=5, temperature=0.7, top_p=0.9, top_k=4, min_p=0.1, seed=2**63, banned_token_ids=(9, 32)
+    max_tokens=5,
+    temperature=0.7,
+    stop_token_ids=(2, 5),
+    top_p=0.9,
+    top_k=4,
+    min_p=0.1,
+    seed=2**63,
+    banned_token_ids=(9, 32),
 )
 STATS = EngineStats(step=7, num_running=1, num_waiting=2, num_free_blocks=3, num_cached_blocks=4)
 
@@ -41,7 +48,7 @@ STATS = EngineStats(step=7, num_running=1, num_waiting=2, num_free_blocks=3, num
     "message",
     [
         Submit(GenerationRequest("r", (1, 2, 131_071), SAMPLING, GrammarSpec('start: "é"'), cache_salt="s")),
-        Submit(GenerationRequest("r", (1,), SamplingParams(max_tokens=1, temperature=0))),
+        Submit(GenerationRequest("r", (1,), SamplingParams(max_tokens=1, temperature=0, stop_token_ids=()))),
         Abort("r"),
         Shutdown(),
     ],

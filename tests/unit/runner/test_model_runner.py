@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import pytest
 import torch
 
+from sparkstral.model.config import EOS_TOKEN_ID
 from sparkstral.runner.model_runner import DeviceError, ModelRunner
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import GrammarSpec, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from tests.support.context_model import ContextModel, greedy_continuation, logits_of, make_pool
 
-GREEDY = SamplingParams(max_tokens=99, temperature=0)
-RANDOM = SamplingParams(max_tokens=99, temperature=2.0, seed=11)
+GREEDY = SamplingParams(max_tokens=99, temperature=0, stop_token_ids=(EOS_TOKEN_ID,))
+RANDOM = SamplingParams(max_tokens=99, temperature=2.0, stop_token_ids=(EOS_TOKEN_ID,), seed=11)
 ALPHABET = (50, 51, 52)
 GRAMMAR = GrammarSpec("fake")
 
@@ -96,7 +97,7 @@ def test_a_request_that_comes_back_after_preemption_draws_on():
 
 
 def test_a_request_without_a_seed_draws_by_its_id():
-    unseeded = SamplingParams(max_tokens=99, temperature=2.0)
+    unseeded = SamplingParams(max_tokens=99, temperature=2.0, stop_token_ids=(EOS_TOKEN_ID,))
     one = run(make_runner(), {"r": [1, 2, 3]}, 8, unseeded)
     assert one == run(make_runner(), {"r": [1, 2, 3]}, 8, unseeded)
     assert one["r"] != run(make_runner(), {"s": [1, 2, 3]}, 8, unseeded)["s"]

@@ -13,8 +13,8 @@ from sparkstral.sampling import sampler
 from sparkstral.sampling.sampler import SamplingRow, derive_seed, draw_uniform, sample
 from sparkstral.types import Failure, SamplingParams
 
-GREEDY = SamplingParams(max_tokens=1, temperature=0)
-PLAIN = SamplingParams(max_tokens=1, temperature=1)
+GREEDY = SamplingParams(max_tokens=1, temperature=0, stop_token_ids=())
+PLAIN = SamplingParams(max_tokens=1, temperature=1, stop_token_ids=())
 
 
 def draw_many(logits: list[float], params: SamplingParams, count: int, seed: int = 1) -> np.ndarray:
