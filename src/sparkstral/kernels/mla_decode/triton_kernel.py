@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.parts import sum_parts
 
 MAX_REQUESTS = 128  # of one launch: their lengths are one vector in a program's registers
 
@@ -96,15 +97,6 @@ def allocate_workspace(
     )
 
 
-@triton.jit
-def _sum_parts(parts_ptr, part_stride, PARTS: tl.constexpr):
-    """Σ over the parts of a product whose reduction was split, in their order -> float32."""
-    total = tl.load(parts_ptr).to(tl.float32)
-    for part in tl.static_range(1, PARTS):
-        total += tl.load(parts_ptr + part * part_stride).to(tl.float32)
-    return total
-
-
 @triton.jit(do_not_specialize=["num_tokens"])
 def _absorb(
     parts_ptr, rotation_ptr, query_scale_ptr, w_uk_ptr, out_ptr, num_tokens,
@@ -126,12 +118,13 @@ def _absorb(
             scale = tl.load(query_scale_ptr + token).to(tl.float32)
             q_ptr = parts_ptr + (token * NUM_HEADS + head) * (NOPE + ROPE)
             out = out_ptr + (token * NUM_HEADS + head) * (LATENT + ROPE)
-            q_nope = _sum_parts(q_ptr + nope, part_stride, PARTS).to(dtype).to(tl.float32)
+            q_nope = sum_parts(q_ptr + nope, part_stride, nope < NOPE, dtype, PARTS)
             q_nope = (q_nope * scale).to(dtype).to(tl.float32)
             q_latent = tl.sum(q_nope[:, None] * w_uk.to(tl.float32), axis=0)
             tl.store(out + latent, q_latent.to(dtype))
-            even = _sum_parts(q_ptr + NOPE + 2 * pair, part_stride, PARTS).to(dtype).to(tl.float32)
-            odd = _sum_parts(q_ptr + NOPE + 2 * pair + 1, part_stride, PARTS).to(dtype).to(tl.float32)
+            rope_ptr = q_ptr + NOPE + 2 * pair
+            even = sum_parts(rope_ptr, part_stride, pair < ROPE // 2, dtype, PARTS)
+            odd = sum_parts(rope_ptr + 1, part_stride, pair < ROPE // 2, dtype, PARTS)
             cos = tl.load(rotation_ptr + (token * (ROPE // 2) + pair) * 2)
             sin = tl.load(rotation_ptr + (token * (ROPE // 2) + pair) * 2 + 1)
             turned_even = (even * cos - odd * sin).to(dtype).to(tl.float32)
