@@ -205,7 +205,7 @@ def _attend(
         total = tl.load(totals_ptr + row, mask=is_query, other=0.0)
         sums = tl.load(sums_ptr + state, mask=is_query[:, None], other=0.0)
     # Positions and keys from here on are counted from the piece's first key.
-    last_seen = seq_len - num_queries + query - first_key
+    last_seen = tl.minimum(seq_len - num_queries + query, end_key - 1) - first_key
     end = tl.minimum(
         end_key - first_key, seq_len - num_queries - first_key + tl.minimum(tl.max(query) + 1, num_queries)
     )
