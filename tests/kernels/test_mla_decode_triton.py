@@ -156,6 +156,12 @@ def test_a_row_that_pads_the_batch_has_no_tokens_and_disturbs_nothing() -> None:
     assert torch.equal(out[-1], torch.zeros(NUM_HEADS, VALUE))
 
 
+def test_a_block_that_no_tile_divides_is_refused() -> None:
+    pool, tables = paged([0])
+    with pytest.raises(ValueError, match="blocks of 12 tokens: a tile of 8"):
+        attend([0], pool[:, :12], tables)
+
+
 @pytest.mark.parametrize(("num_parts", "num_tokens"), [(1, 1), (3, 20)])
 def test_absorb_sums_rotates_scales_and_takes_the_query_to_the_latents(num_parts: int, num_tokens: int) -> None:
     parts = torch.randn(num_parts, num_tokens, NUM_HEADS * (NOPE + ROPE), generator=GENERATOR)

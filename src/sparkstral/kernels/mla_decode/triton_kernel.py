@@ -289,6 +289,8 @@ def mla_decode(
     """q [T, N, W + P] -> [T, N, 128]; lengths are int32 on the device, the other shapes as in the contract."""
     num_tokens, num_heads, width = q.shape
     num_requests = len(seq_lens)
+    if num_requests > MAX_REQUESTS:
+        raise ValueError(f"{num_requests} requests in one launch; its programs hold the lengths of {MAX_REQUESTS}")
     latent = w_uv.shape[2]
     max_rows = max_query_len * num_heads
     tile = config.single if max_rows <= config.single.rows else config.several
@@ -328,9 +330,12 @@ def _absorb_constants(
 def _attend_constants(
     config: DecodeConfig, tile: RowTile, num_heads: int, latent: int, rope: int, block_size: int, pdl: bool
 ) -> dict[str, int | bool]:
+    tokens = min(tile.tokens, block_size)
+    if block_size % tokens:
+        raise ValueError(f"blocks of {block_size} tokens: a tile of {tokens} must lie within one")
     return {
         "NUM_HEADS": num_heads, "LATENT": latent, "ROPE": rope, "BLOCK_SIZE": block_size,
-        "ROWS": tile.rows, "TOKENS": min(tile.tokens, block_size),
+        "ROWS": tile.rows, "TOKENS": tokens,
         "SPLIT_TOKENS": config.split_tokens, "MAX_SPLITS": config.max_splits,
         "REQUESTS": MAX_REQUESTS, "PDL": pdl,
     }  # fmt: skip
