@@ -6,13 +6,13 @@ from contextlib import ExitStack
 import httpx
 import openai
 import pytest
-from tests.support.fake_engine import FakeEngine, written
-from tests.support.server import served
-from tests.support.tekken import v15_tokenizer
 
 from sparkstral.api.app import create_app
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
+from tests.support.fake_engine import FakeEngine, written
+from tests.support.server import served
+from tests.support.tekken import v15_tokenizer
 
 MODEL = ServerConfig().served_model_name
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.api.conftest import MODEL, Doors
-from tests.support.chat_cases import load_cases
 
 from sparkstral.config import ServerConfig
+from tests.api.conftest import MODEL, Doors
+from tests.support.chat_cases import load_cases
 
 CHAT = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Say hello."}]

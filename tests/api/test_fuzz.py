@@ -9,12 +9,12 @@ from typing import Any
 import httpx
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.fake_engine import FakeEngine
 
 from sparkstral.api.app import create_app
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
+from tests.support.fake_engine import FakeEngine
 
 texts = st.text(max_size=8) | st.sampled_from(["auto", "get_weather", "[INST]", "[/THINK]", "{}", "\u2028"])
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | texts

@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from tests.api.conftest import MODEL, Doors
 
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.config import ServerConfig
 from sparkstral.types import EnginePhase, EngineStatus
+from tests.api.conftest import MODEL, Doors
 
 BODY = {"messages": [{"role": "user", "content": "Say hello."}]}
 
@@ -26,6 +26,14 @@ def test_the_model_and_its_true_length(doors: Doors) -> None:
     assert sdk.models.retrieve(MODEL) == model
     with pytest.raises(openai.NotFoundError, match=MODEL):
         sdk.models.retrieve("other/model")
+
+
+@pytest.mark.parametrize("path", ["/health", "/readyz", "/livez"])
+def test_health_may_be_asked_without_a_body(doors: Doors, path: str) -> None:
+    url = doors.url(doors.engine("Hi", "</s>"))
+    head, get = httpx.head(url + path), httpx.get(url + path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == get.headers["content-length"]
 
 
 def test_the_engine_lives_as_long_as_the_application(doors: Doors) -> None:
@@ -79,7 +87,7 @@ def test_until_the_engine_is_ready_everything_says_why(
 def test_a_full_server_says_when_to_come_back(doors: Doors) -> None:
     engine = doors.engine("Hi", "</s>")
     engine.hang_after = 1
-    url = doors.url(engine, ServerConfig(max_queue=1))
+    url = doors.url(engine, ServerConfig(max_in_flight=1))
     with httpx.stream("POST", f"{url}/v1/chat/completions", json={**BODY, "stream": True}) as first:
         events = first.iter_text()
         next(events)

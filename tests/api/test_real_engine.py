@@ -12,15 +12,15 @@ import httpx
 import jsonschema
 import openai
 import pytest
-from tests.api.conftest import MODEL
-from tests.support.server import served
-from tests.support.tekken import VOCAB_SIZE, write_tekken
-from tests.support.tiny_checkpoint import TinyModel, write_native
 
 from sparkstral.api.app import create_app
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import EngineConfig, ServerConfig
 from sparkstral.engine.inproc import InprocEngineClient
+from tests.api.conftest import MODEL
+from tests.support.server import served
+from tests.support.tekken import VOCAB_SIZE, write_tekken
+from tests.support.tiny_checkpoint import TinyModel, write_native
 
 SCHEMA = {
     "type": "object",

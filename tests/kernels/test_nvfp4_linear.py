@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.kernels.compressed import decompress, decompress_float32
 from torch.nn import functional as F
 
 from sparkstral.kernels import nvfp4_linear
+from tests.kernels.compressed import decompress, decompress_float32
 
 # Every finite float8_e4m3 value (0x7F and 0xFF are NaN), one a row; in each row every pair of codes.
 SCALES = torch.tensor([b for b in range(256) if b & 0x7F != 0x7F], dtype=torch.uint8).view(

@@ -10,13 +10,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.parity.check import ONE_BY_ONE, TOKEN_IDS, WHOLE, assert_parity, build
-from tests.parity.oracle import Oracle, OracleOutput
 from torch import Tensor
 
 from sparkstral.model import mla
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.model.weights import ExpertWeights, ModelWeights, Nvfp4Weight, Weight
+from tests.parity.check import ONE_BY_ONE, TOKEN_IDS, WHOLE, assert_parity, build
+from tests.parity.oracle import Oracle, OracleOutput
 
 BOTH_FORMS = pytest.mark.parametrize("sizes", [WHOLE, ONE_BY_ONE], ids=["expanded", "absorbed"])
 

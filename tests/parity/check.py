@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from tests.parity.oracle import CONFIG, Oracle, OracleOutput
-from tests.parity.paged import BLOCK_SIZE, new_pool, passes
 
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.model.weights import ModelWeights
+from tests.parity.oracle import CONFIG, Oracle, OracleOutput
+from tests.parity.paged import BLOCK_SIZE, new_pool, passes
 
 # Values are of order 1. Both sides compute in float32, in another order: the error found is below 1e-5.
 TOLERANCE = 1e-4

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from tests.parity.check import TOKEN_IDS, build
-from tests.parity.oracle import Oracle, OracleOutput
 
 from sparkstral.model.mistral4 import Mistral4
+from tests.parity.check import TOKEN_IDS, build
+from tests.parity.oracle import Oracle, OracleOutput
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from tests.kernels.compressed import decompress_float32
 from torch import Tensor, nn
 from transformers import Mistral4Config, Mistral4ForCausalLM
 
@@ -23,6 +22,7 @@ from sparkstral.model.weights import (
     ModelWeights,
     Nvfp4Weight,
 )
+from tests.kernels.compressed import decompress_float32
 
 # Positions from 64 on are scaled (llama-4) and turned by frequencies that YaRN has changed.
 CONFIG = ModelConfig(

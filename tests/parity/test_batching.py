@@ -12,13 +12,13 @@ from itertools import pairwise
 
 import pytest
 import torch
-from tests.parity.check import NUM_BLOCKS, TOKEN_IDS, WHOLE
-from tests.parity.oracle import Oracle
-from tests.parity.paged import Chunk, batch_of, new_pool, passes
 from torch import Tensor
 
 from sparkstral.model import mla
 from sparkstral.model.mistral4 import Mistral4
+from tests.parity.check import NUM_BLOCKS, TOKEN_IDS, WHOLE
+from tests.parity.oracle import Oracle
+from tests.parity.paged import Chunk, batch_of, new_pool, passes
 
 ROUNDING = 2e-5
 IN_ORDER = list(range(NUM_BLOCKS))

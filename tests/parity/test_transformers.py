@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.parity.check import ONE_BY_ONE, TOKEN_IDS, WHOLE, assert_parity, build
-from tests.parity.oracle import CONFIG, Oracle, OracleOutput
 
 from sparkstral.model.mistral4 import Mistral4
+from tests.parity.check import ONE_BY_ONE, TOKEN_IDS, WHOLE, assert_parity, build
+from tests.parity.oracle import CONFIG, Oracle, OracleOutput
 
 
 def test_the_oracle_has_the_models_softmax_scale(oracle: Oracle) -> None:

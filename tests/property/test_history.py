@@ -8,12 +8,12 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
-from tests.support.chat_cases import spell
-from tests.support.tekken import v15_tokenizer
 
 from sparkstral.chat.history import repair_history
 from sparkstral.chat.render import render
 from sparkstral.types import ChatMessage, ChatRequest, TextPart, ThinkPart, ToolCall
+from tests.support.chat_cases import spell
+from tests.support.tekken import v15_tokenizer
 
 words = st.integers(0, 999).map(lambda n: f"<{n}>")
 texts = st.sampled_from(["", " ", "[INST]", "</s>[TOOL_CALLS]x[ARGS]{}", "\n"]) | words

@@ -9,7 +9,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.tekken import v15_tokenizer
 
 from sparkstral.chat.fold import Fold, FoldedMessage
 from sparkstral.chat.output_parser import OutputParser
@@ -23,6 +22,7 @@ from sparkstral.types import (
     ToolCallBegin,
     ToolCallEnd,
 )
+from tests.support.tekken import v15_tokenizer
 
 EOS, TOOL_CALLS, ARGS, THINK, END_THINK = 2, 9, 32, 34, 35
 SPACE = " \t\r\n"

@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.unit.scheduler.fake_engine import NAN, FakeEngine, make_request, uninterrupted
 
 from sparkstral.kv_cache.manager import BlockTable, KvCacheManager
 from sparkstral.scheduler.request import Request
 from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.types import Failure, FinishReason, GenerationRequest, SchedulerOutput
+from tests.unit.scheduler.fake_engine import NAN, FakeEngine, make_request, uninterrupted
 
 MAX_MODEL_LEN = 24
 SETTINGS = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
@@ -116,14 +116,6 @@ class SchedulerMachine(RuleBasedStateMachine):
         for request_id in silently_sick:
             self.engine.run()
             self.serve_again(self.requests[request_id])
-
-    @rule(now=st.sampled_from([False, False, True]))
-    def fail_all(self, now: bool) -> None:
-        if not now:
-            return
-        for output in self.engine.scheduler.fail_all(Failure("engine_dead", "gone")):
-            self.engine._record(output)
-        self.plan = None
 
     def serve_again(self, request: GenerationRequest) -> None:
         """A sick prefix may spoil one request more, which finds it out; never two."""

@@ -7,8 +7,6 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.chat_cases import MARKERS
-
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.errors import NotReadyError
 from sparkstral.types import (
@@ -21,6 +19,7 @@ from sparkstral.types import (
     GenerationRequest,
     TokenOutput,
 )
+from tests.support.chat_cases import MARKERS
 
 
 def written(tokenizer: ChatTokenizer, *pieces: str) -> list[int]:

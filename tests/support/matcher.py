@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import cache
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
-from tests.support.tekken import v15_tokenizer
 
 from sparkstral.chat.tokenizer import ChatTokenizer, Control
 from sparkstral.types import GrammarSpec
+from tests.support.tekken import v15_tokenizer
 
 
 class _Vocabulary:

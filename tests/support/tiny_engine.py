@@ -6,9 +6,8 @@ import base64
 import json
 from pathlib import Path
 
-from tests.support.tiny_checkpoint import TinyModel, write_native
-
 from sparkstral.config import EngineConfig
+from tests.support.tiny_checkpoint import TinyModel, write_native
 
 VOCAB_SIZE = 320
 NUM_SPECIAL_TOKENS = 40

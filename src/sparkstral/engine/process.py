@@ -58,9 +58,16 @@ class ProcessEngineClient(LineClient):
         self._watching: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        self._child = EngineProcess(self._receive)
-        await self._child.spawn(self._config, self._log_style, self._log_level)
-        self._watching = asyncio.create_task(self._watch(self._child))
+        child = EngineProcess(self._receive)
+        try:
+            await child.spawn(self._config, self._log_style, self._log_level)
+        except (OSError, zmq.ZMQError) as error:
+            child.close()
+            reason = f"The engine process could not be started: {error}."
+            self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
+            return
+        self._child = child
+        self._watching = asyncio.create_task(self._watch(child))
 
     async def stop(self) -> None:
         self._set_status(EngineStatus(EnginePhase.DRAINING))
@@ -85,6 +92,8 @@ class ProcessEngineClient(LineClient):
     async def _watch(self, child: EngineProcess) -> None:
         """Until the child is gone; then whatever still waits for it is told."""
         reason = await child.wait()
+        if self._status.phase is EnginePhase.DRAINING:
+            reason = STOPPED  # perhaps by force, and by us
         self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
 
 
@@ -93,15 +102,13 @@ class EngineProcess:
 
     def __init__(self, receive: Callable[[FromEngine], None]) -> None:
         self._receive = receive
-        self._folder = Path(tempfile.mkdtemp(prefix="sparkstral-"))  # mode 0700
+        self._folder: Path | None = None
         self._context = zmq.Context()
         # Unbounded, so that sending never waits: requests are small, and outputs are read as they come.
         self._push = self._context.socket(zmq.PUSH)
         self._push.set_hwm(0)
-        self._push.bind(self._address("to-engine"))
         self._pull = zmq.asyncio.Socket(self._context, zmq.PULL)
         self._pull.set_hwm(0)
-        self._pull.bind(self._address("from-engine"))
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -109,10 +116,22 @@ class EngineProcess:
         return self._require_process().pid
 
     async def spawn(self, config: EngineConfig, log_style: Literal["text", "json"], log_level: str) -> None:
-        """Start the child, with an interpreter of its own: a fork would inherit threads and sockets."""
-        setup = Setup(config, self._address("to-engine"), self._address("from-engine"), log_style, log_level)
+        """Start the child, with an interpreter of its own: a fork would inherit threads and sockets.
+
+        Raises OSError or zmq.ZMQError if the system refuses (no space for the sockets' folder, a path too long for
+        them, no such interpreter); then `close` it.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkstral-"))  # mode 0700
+        to_engine, from_engine = (f"ipc://{self._folder / name}" for name in ("to-engine", "from-engine"))
+        self._push.bind(to_engine)
+        self._pull.bind(from_engine)
+        setup = Setup(config, to_engine, from_engine, log_style, log_level)
         package_root = str(Path(sparkstral.__file__).parents[1])
         search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
+        # Threads that spin while they wait for each other take the cores from the server and from each other:
+        # with both of two cores busy elsewhere, 2 tok/s became 69 (measured 2026-12-02 on a model of the
+        # demo's size).
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ, "PYTHONPATH": search_path}
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -120,7 +139,7 @@ class EngineProcess:
             encode_setup(setup),
             # The child ends when this pipe does, and the kernel closes it however this process ends.
             stdin=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": search_path},
+            env=environment,
         )
 
     def send(self, message: ToEngine) -> bool:
@@ -138,7 +157,7 @@ class EngineProcess:
             self._require_process().kill()
 
     async def wait(self) -> str:
-        """Pass on what the child says until it is gone; why it ended, in a sentence. Closes the sockets."""
+        """Pass on what the child says until it is gone; why it ended, in a sentence. Closes itself."""
         listening = asyncio.create_task(self._listen())
         ended = asyncio.create_task(self._require_process().wait())
         await asyncio.wait([listening, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -148,11 +167,16 @@ class EngineProcess:
         return_code = await ended
         await asyncio.wait([listening], timeout=LAST_WORDS_S)
         listening.cancel()
+        self.close()
+        return describe_exit(return_code)
+
+    def close(self) -> None:
+        """Give back what this side holds; the child is gone, or never was."""
         self._push.close(linger=0)
         self._pull.close(linger=0)
         self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        return describe_exit(return_code)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _listen(self) -> None:
         while True:
@@ -162,9 +186,6 @@ class EngineProcess:
         if self._process is None:
             raise RuntimeError("the child was not spawned")
         return self._process
-
-    def _address(self, name: str) -> str:
-        return f"ipc://{self._folder / name}"
 
 
 def describe_exit(return_code: int) -> str:

@@ -36,7 +36,7 @@ def is_absorbed_cheaper(num_query_tokens: int, seq_len: int) -> bool:
     Multiply-adds for each head, n queries over S tokens. Absorbed: n·S·(320 + 256), and n·(64 + 128)·256 to
     bring queries in and values out. Expanded: n·S·(128 + 128), and S·(64 + 128)·256 to make keys and values
     of the latents. The first is less when n·(320·S + 49152) < 49152·S: a decode step always, a whole prompt
-    never, a chunk that follows a long context up to 153 tokens. Time agrees: behind 4,000 tokens, on one core,
+    never, a chunk that follows a long context up to 153 tokens. Time agrees: behind 4,000 tokens, on a core,
     the demo takes 147 ms absorbed and 378 expanded for 50 queries, 546 and 614 for 150 (2026-12-02).
     """
     latent = (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK

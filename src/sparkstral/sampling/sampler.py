@@ -20,6 +20,7 @@ from torch import Tensor
 from sparkstral.kernels import sampling
 from sparkstral.types import Failure, SamplingParams
 
+_TINY = torch.finfo(torch.float32).tiny
 _FAILURES = {
     sampling.NOT_FINITE: Failure("numerics", "The model's output for this request was not a finite number."),
     sampling.NOTHING_ALLOWED: Failure("grammar", "The request's constraints leave no token that could come next."),
@@ -61,7 +62,8 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | Failure]:
 
     token_ids, status = sampling.sample(
         logits,
-        column([row.params.temperature for row in rows], torch.float32),
+        # What float32 cannot hold in full precision is as good as greedy, and must not divide.
+        column([t if (t := row.params.temperature) >= _TINY else 0.0 for row in rows], torch.float32),
         column([row.params.top_k for row in rows], torch.int32),
         column([row.params.top_p for row in rows], torch.float64),
         column([row.params.min_p for row in rows], torch.float32),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from tests.support.tiny_engine import write_tiny_model
 
 

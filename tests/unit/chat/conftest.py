@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.tekken import v15_tokenizer
 
 from sparkstral.chat.tokenizer import ChatTokenizer
+from tests.support.tekken import v15_tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,13 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.chat_cases import load_cases, output_ids, response_format, tool, tool_choice
-from tests.support.matcher import allows
 
 from sparkstral.chat.grammar import banned_token_ids, grammar_for
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.errors import RequestError
 from sparkstral.types import ChatMessage, ChatRequest, ResponseFormat, TextPart, Tool, ToolChoice
+from tests.support.chat_cases import load_cases, output_ids, response_format, tool, tool_choice
+from tests.support.matcher import allows
 
 ASK = (ChatMessage("user", (TextPart("When is high water?"),)),)
 TIDE = Tool("tide_table", "Times of high and low water", {"type": "object"})

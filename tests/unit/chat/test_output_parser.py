@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import pytest
-from tests.support.chat_cases import MARKERS, load_cases, output_ids
 
 from sparkstral.chat.fold import Fold, FoldedMessage
 from sparkstral.chat.output_parser import OutputParser
@@ -21,6 +20,7 @@ from sparkstral.types import (
     ToolCallEnd,
     Usage,
 )
+from tests.support.chat_cases import MARKERS, load_cases, output_ids
 
 CASES = load_cases("tool_streams") + load_cases("reasoning_streams")
 

@@ -4,9 +4,9 @@ import re
 from typing import Any
 
 import pytest
-from tests.support.chat_cases import load_cases
 
 from sparkstral.chat.tool_ids import ToolIdMap, native_id, new_tool_call_id
+from tests.support.chat_cases import load_cases
 
 
 @pytest.mark.parametrize("case", load_cases("tool_ids"), ids=lambda case: case["id"])

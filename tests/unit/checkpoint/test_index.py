@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.support.messages import says
-from tests.support.tiny_checkpoint import LFS_POINTER, native_tensors, write_native
 
 from sparkstral.checkpoint.index import read_header, read_index
 from sparkstral.checkpoint.locate import locate
 from sparkstral.errors import CheckpointError
+from tests.support.messages import says
+from tests.support.tiny_checkpoint import LFS_POINTER, native_tensors, write_native
 
 AGAIN = "Delete it and download it again"
 

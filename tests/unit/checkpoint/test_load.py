@@ -9,6 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from transformers import Mistral4Config, Mistral4ForCausalLM
+
+from sparkstral.checkpoint import names_native, stream
+from sparkstral.checkpoint.load import load
+from sparkstral.checkpoint.plan import plan_load
+from sparkstral.errors import CheckpointError
+from sparkstral.model.weights import DenseWeight, Fp8Weight, ModelWeights, Nvfp4Weight
 from tests.support.messages import says
 from tests.support.tiny_checkpoint import (
     TINY,
@@ -22,14 +30,6 @@ from tests.support.tiny_checkpoint import (
     write_hf,
     write_native,
 )
-from torch import Tensor
-from transformers import Mistral4Config, Mistral4ForCausalLM
-
-from sparkstral.checkpoint import names_native, stream
-from sparkstral.checkpoint.load import load
-from sparkstral.checkpoint.plan import plan_load
-from sparkstral.errors import CheckpointError
-from sparkstral.model.weights import DenseWeight, Fp8Weight, ModelWeights, Nvfp4Weight
 
 FORMS: tuple[ExpertForm, ...] = ("bf16", "fp8", "nvfp4")
 

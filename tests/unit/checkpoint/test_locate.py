@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+
+from sparkstral.checkpoint.locate import Layout, is_hub_id, locate, locate_tokenizer
+from sparkstral.errors import CheckpointError
 from tests.support.messages import says
 from tests.support.tiny_checkpoint import (
     LFS_POINTER,
@@ -16,9 +19,6 @@ from tests.support.tiny_checkpoint import (
     write_hf,
     write_native,
 )
-
-from sparkstral.checkpoint.locate import Layout, is_hub_id, locate, locate_tokenizer
-from sparkstral.errors import CheckpointError
 
 
 @pytest.fixture

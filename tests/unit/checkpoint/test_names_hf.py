@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.messages import says
-from tests.support.tiny_checkpoint import TINY, text_config, vision_text_config
-from tests.unit.checkpoint.test_names_native import MISTRAL_SMALL_4, put
 from transformers import Mistral3Config, Mistral4Config
 
 from sparkstral.checkpoint.names_hf import read_hf_config
 from sparkstral.checkpoint.names_native import read_params
 from sparkstral.errors import CheckpointError
+from tests.support.messages import says
+from tests.support.tiny_checkpoint import TINY, text_config, vision_text_config
+from tests.unit.checkpoint.test_names_native import MISTRAL_SMALL_4, put
 
 
 def write(folder: Path, config: dict[str, Any], changes: dict[str, object] | None = None) -> Path:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.messages import says
-from tests.support.tiny_checkpoint import TINY, TinyModel
 
 from sparkstral.checkpoint.names_native import read_params
 from sparkstral.errors import CheckpointError
 from sparkstral.model.config import ModelConfig
+from tests.support.messages import says
+from tests.support.tiny_checkpoint import TINY, TinyModel
 
 REAL_PARAMS = Path(__file__).parents[2] / "data" / "params_mistral_small_4.json"
 

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from sparkstral.checkpoint.naming import ACTIVATION_SCALE_REASON, VISION_REASON
+from sparkstral.checkpoint.plan import plan_load
+from sparkstral.errors import CheckpointError
 from tests.support.messages import says
 from tests.support.tiny_checkpoint import (
     TINY,
@@ -20,10 +24,6 @@ from tests.support.tiny_checkpoint import (
     write_hf,
     write_native,
 )
-
-from sparkstral.checkpoint.naming import ACTIVATION_SCALE_REASON, VISION_REASON
-from sparkstral.checkpoint.plan import plan_load
-from sparkstral.errors import CheckpointError
 
 FILE = "consolidated.safetensors"
 EXPERT = "layers.0.experts.2.w1"

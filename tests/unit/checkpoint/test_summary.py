@@ -9,15 +9,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.header_only import mistral_small_4_fp8_hf, mistral_small_4_nvfp4, write_header_only
-from tests.support.tiny_checkpoint import write_native
-from tests.unit.checkpoint.test_names_native import MISTRAL_SMALL_4, REAL_PARAMS
 from transformers import Mistral3Config, Mistral4Config
 
 from sparkstral.checkpoint.forms import Form
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.slots import TensorClass
 from sparkstral.checkpoint.summary import CheckpointSummary, summarize
+from tests.support.header_only import mistral_small_4_fp8_hf, mistral_small_4_nvfp4, write_header_only
+from tests.support.tiny_checkpoint import write_native
+from tests.unit.checkpoint.test_names_native import MISTRAL_SMALL_4, REAL_PARAMS
 
 NUM_SHARDS = 13
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.kernels.compressed import decompress
 
 from sparkstral.model.linear import column_major, to_dense
 from sparkstral.model.weights import DenseWeight, Fp8Weight, Nvfp4Weight
+from tests.kernels.compressed import decompress
 
 CPU = torch.device("cpu")
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from tests.support.context_model import ContextModel, greedy_continuation, logits_of, make_pool
 
 from sparkstral.runner.model_runner import DeviceError, ModelRunner
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import GrammarSpec, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from tests.support.context_model import ContextModel, greedy_continuation, logits_of, make_pool
 
 GREEDY = SamplingParams(max_tokens=99, temperature=0)
 RANDOM = SamplingParams(max_tokens=99, temperature=2.0, seed=11)
@@ -147,9 +147,7 @@ def test_a_chunk_fills_the_cache_and_samples_nothing():
     chunk = ScheduledRequest("r", (1, 2, 3), 0, block_ids(0), False)
     assert runner.execute(SchedulerOutput(1, (chunk,), new)).sampled == {}
     rest = ScheduledRequest("r", (4, 5), 3, block_ids(0), True)
-    assert runner.execute(SchedulerOutput(2, (rest,))).sampled["r"] == (
-        int(logits_of([1, 2, 3, 4, 5]).argmax()),
-    )
+    assert runner.execute(SchedulerOutput(2, (rest,))).sampled["r"] == (int(logits_of([1, 2, 3, 4, 5]).argmax()),)
     assert model.num_tokens_per_pass == [3, 2]
 
 

@@ -8,8 +8,6 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from tests.support.fake_engine import FakeEngine, written
-from tests.support.tekken import v15_tokenizer
 
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
@@ -31,6 +29,8 @@ from sparkstral.types import (
     TextPart,
     TokenOutput,
 )
+from tests.support.fake_engine import FakeEngine, written
+from tests.support.tekken import v15_tokenizer
 
 Stream = AsyncGenerator[TokenOutput, None]
 
@@ -121,7 +121,7 @@ def test_leaving_early_aborts_and_gives_the_slot_back(tokenizer: ChatTokenizer) 
     engine = FakeEngine(lambda request: written(tokenizer, "one two three", "</s>"))
 
     async def leave() -> None:
-        generator = Generator(engine, tokenizer, ServerConfig(max_queue=1))
+        generator = Generator(engine, tokenizer, ServerConfig(max_in_flight=1))
         prepared = await generator.prepare(ask(), "one")
         async with aclosing(generator.run(prepared)) as events:
             await anext(events)

@@ -114,10 +114,8 @@ def _named_values(rng: random.Random, split: Split) -> tuple[str, dict[str, Any]
         keys[-1] = worlds.coined_word(rng, split, 2)
     values = {key: _FIELDS[key][1](rng, split) if key in _FIELDS else worlds.word(rng, split) for key in keys}
     parts = [_named_value(rng, key, value) for key, value in values.items()]
-    if any(isinstance(value, list) for value in values.values()):
-        text = "; ".join(parts)
-    else:
-        text = listing(rng, parts)
+    holds_list = any(isinstance(value, list) for value in values.values())
+    text = "; ".join(parts) if holds_list else listing(rng, parts)
     return fill(rng, _NAMED, x=text), values
 
 
