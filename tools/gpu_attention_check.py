@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+
 from tools.attention_cases.decode import decode_cases
 from tools.attention_cases.draws import sampling_cases
 from tools.attention_cases.layer import layer_cases

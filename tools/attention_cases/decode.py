@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from tools.attention_cases.setting import BLOCK_SIZE, LATENT, ROPE, SCALE, VALUE, Setting, copies, latents_of, tables_of
-from tools.device_timing import Case, Prepared, errors
 from torch import Tensor
 
 from sparkstral.kernels.mla_decode import triton_kernel as decode_kernel
+from tools.attention_cases.setting import BLOCK_SIZE, LATENT, ROPE, SCALE, VALUE, Setting, copies, latents_of, tables_of
+from tools.device_timing import Case, Prepared, errors
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from tools.attention_cases.setting import Setting, copies
-from tools.device_timing import Case, Prepared
 from torch import Tensor
 
 from sparkstral.kernels import sampling
 from sparkstral.kernels.sampling import triton_kernel as sampling_kernel
+from tools.attention_cases.setting import Setting, copies
+from tools.device_timing import Case, Prepared
 
 KINDS = {  # temperature, top_k, top_p, min_p
     "greedy": (0.0, 0, 1.0, 0.0),

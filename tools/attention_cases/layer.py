@@ -7,6 +7,12 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
+
+from sparkstral.kernels.bf16_linear import triton_kernel as linear_kernel
+from sparkstral.kernels.latent_write import triton_kernel as latent_write_kernel
+from sparkstral.kernels.mla_decode import triton_kernel as decode_kernel
+from sparkstral.kernels.rms_norm import triton_kernel as rms_norm_kernel
 from tools.attention_cases.setting import (
     BLOCK_SIZE,
     EPS,
@@ -20,12 +26,6 @@ from tools.attention_cases.setting import (
     tables_of,
 )
 from tools.device_timing import Case, Prepared
-from torch import Tensor
-
-from sparkstral.kernels.bf16_linear import triton_kernel as linear_kernel
-from sparkstral.kernels.latent_write import triton_kernel as latent_write_kernel
-from sparkstral.kernels.mla_decode import triton_kernel as decode_kernel
-from sparkstral.kernels.rms_norm import triton_kernel as rms_norm_kernel
 
 
 def layer_case(

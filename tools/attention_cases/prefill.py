@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 import torch
-from tools.attention_cases.setting import BLOCK_SIZE, LATENT, NOPE, ROPE, SCALE, VALUE, Setting, latents_of, tables_of
-from tools.device_timing import Case, Prepared, errors
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
 from sparkstral.kernels.mla_prefill import triton_kernel as prefill_kernel
+from tools.attention_cases.setting import BLOCK_SIZE, LATENT, NOPE, ROPE, SCALE, VALUE, Setting, latents_of, tables_of
+from tools.device_timing import Case, Prepared, errors
 
 
 def prefill_case(

@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from tools.attention_cases.setting import BLOCK_SIZE, EPS, LATENT, NOPE, ROPE, Setting, copies, rotation_of
-from tools.device_timing import Case, Prepared, errors
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,6 +16,8 @@ from sparkstral.kernels.latent_write import triton_kernel as latent_write_kernel
 from sparkstral.kernels.mla_decode import triton_kernel as decode_kernel
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm_kernel
 from sparkstral.kernels.rope import triton_kernel as rope_kernel
+from tools.attention_cases.setting import BLOCK_SIZE, EPS, LATENT, NOPE, ROPE, Setting, copies, rotation_of
+from tools.device_timing import Case, Prepared, errors
 
 
 def linear_case(
