@@ -18,34 +18,23 @@ from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import KernelSpec
-from sparkstral.kernels.moe_route.triton_kernel import ITEM_FIELDS, ITEM_TOKENS, FewRouting, max_items
-from sparkstral.kernels.nvfp4_linear.codes import dot1, dot2, dot4, power_of_two
+from sparkstral.kernels.moe_route.triton_kernel import ITEM_FIELDS, FewRouting, max_items
+from sparkstral.kernels.nvfp4_linear.codes import power_of_two
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
+from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, few_constants, few_products
 from sparkstral.kernels.tiles import tile
 
-CHUNK = 32  # groups of 16 columns that a program takes at once; fixed, as it decides the order of sums
 SUM_COLUMNS = 1024  # outputs of a program of `_sum_few`
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """`rows` of the weight by `num_warps` warps; `unroll` chunks of CHUNK groups lie in a loop's body, so that their
-    reads are under way together (of items with two pairs half as many, with more one)."""
-
-    rows: int
-    num_warps: int
-    unroll: int
-    max_registers: int | None = None  # of a thread; None: as many as the compiler likes
 
 
 @dataclass(frozen=True, slots=True)
 class FewConfig:
     """How programs are cut. `gate_up` has 32 rows always: gate and up of the 16 outputs that share a scale."""
 
-    gate_up_single: Program  # of one token, whose items have one pair each
-    gate_up: Program
-    down_tokens: Program
-    down: Program
+    gate_up_single: FewProgram  # of one token, whose items have one pair each
+    gate_up: FewProgram
+    down_tokens: FewProgram
+    down: FewProgram
     token_major_max: int  # tokens up to which `_down_tokens` is used
 
 
@@ -65,52 +54,6 @@ class FewWorkspace:
             h_scale=torch.empty(pairs, inner // 16, dtype=torch.float32, device=device),
             partial=torch.empty(pairs, hidden, dtype=torch.float32, device=device),
         )
-
-
-@triton.jit
-def _row(x_ptr, scale_ptr, at, GROUPS: tl.constexpr, CHUNK: tl.constexpr):
-    """CHUNK groups of a scaled float16 row: four int64 (16 values) and their scale, each [1, CHUNK]."""
-    group = at + tl.arange(0, CHUNK)
-    x0 = tl.load(x_ptr + group)[None, :]
-    x1 = tl.load(x_ptr + GROUPS + group)[None, :]
-    x2 = tl.load(x_ptr + 2 * GROUPS + group)[None, :]
-    x3 = tl.load(x_ptr + 3 * GROUPS + group)[None, :]
-    return (x0, x1, x2, x3), tl.load(scale_ptr + group)[None, :]
-
-
-@triton.jit
-def _sums(
-    w_ptrs, s_ptrs, x_ptr, xs_ptr, r0, r1, r2, r3,
-    TOKENS: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, CHUNK: tl.constexpr, UNROLL: tl.constexpr,
-    PTX: tl.constexpr,
-):  # fmt: skip
-    """Products of ROWS weight rows with the rows r0, .. of x, of which TOKENS (1, 2 or 4) are wanted: each
-    [ROWS, CHUNK], to be summed over its second dimension."""
-    sum0 = tl.zeros((ROWS, CHUNK), tl.float32)
-    sum1 = sum0
-    sum2 = sum0
-    sum3 = sum0
-    for start in range(0, GROUPS, CHUNK * UNROLL):
-        for part in tl.static_range(UNROLL):
-            at = start + part * CHUNK
-            w = tl.load(w_ptrs + at)
-            scale = tl.load(s_ptrs + at).to(tl.float32)
-            a, a_scale = _row(x_ptr + r0 * (4 * GROUPS), xs_ptr + r0 * GROUPS, at, GROUPS, CHUNK)
-            if TOKENS == 1:
-                sum0 = tl.fma(dot1(w, a, PTX), scale * a_scale, sum0)
-            else:
-                b, b_scale = _row(x_ptr + r1 * (4 * GROUPS), xs_ptr + r1 * GROUPS, at, GROUPS, CHUNK)
-                if TOKENS == 2:
-                    y0, y1 = dot2(w, a, b, PTX)
-                else:
-                    c, c_scale = _row(x_ptr + r2 * (4 * GROUPS), xs_ptr + r2 * GROUPS, at, GROUPS, CHUNK)
-                    d, d_scale = _row(x_ptr + r3 * (4 * GROUPS), xs_ptr + r3 * GROUPS, at, GROUPS, CHUNK)
-                    y0, y1, y2, y3 = dot4(w, a, b, c, d, PTX)
-                    sum2 = tl.fma(y2, scale * c_scale, sum2)
-                    sum3 = tl.fma(y3, scale * d_scale, sum3)
-                sum0 = tl.fma(y0, scale * a_scale, sum0)
-                sum1 = tl.fma(y1, scale * b_scale, sum1)
-    return sum0, sum1, sum2, sum3
 
 
 @triton.jit
@@ -148,7 +91,7 @@ def _gate_up_item(
     UNROLL: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     p0, p1, p2, p3 = _item_pairs(item_ptr, TOKENS)
-    sum0, sum1, sum2, sum3 = _sums(
+    sum0, sum1, sum2, sum3 = few_products(
         w_ptrs, s_ptrs, x_ptr, x_scale_ptr, p0 // SLOTS, p1 // SLOTS, p2 // SLOTS, p3 // SLOTS,
         TOKENS, 32, HIDDEN // 16, CHUNK, UNROLL, PTX,
     )  # fmt: skip
@@ -222,7 +165,7 @@ def _down_tokens(
         pair = token * SLOTS + slot
         expert = tl.load(ids_ptr + pair).to(tl.int64)
         start = expert * (HIDDEN * GROUPS)
-        sums, _, _, _ = _sums(
+        sums, _, _, _ = few_products(
             codes_ptr + start + w, scale_ptr + start + s, h_ptr, h_scale_ptr, pair, pair, pair, pair,
             1, ROWS, GROUPS, CHUNK, UNROLL, PTX,
         )  # fmt: skip
@@ -241,7 +184,7 @@ def _down_item(
     UNROLL: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     p0, p1, p2, p3 = _item_pairs(item_ptr, TOKENS)
-    sum0, sum1, sum2, sum3 = _sums(
+    sum0, sum1, sum2, sum3 = few_products(
         w_ptrs, s_ptrs, h_ptr, h_scale_ptr, p0, p1, p2, p3, TOKENS, ROWS, GROUPS, CHUNK, UNROLL, PTX
     )
     tl.store(out_ptrs + p0 * HIDDEN, tl.sum(sum0, axis=1) * factor)
@@ -327,20 +270,20 @@ def experts_few(
     if num_tokens <= config.token_major_max:
         spec = specs.down_tokens()
         spec.launch(
-            (num_tokens, hidden // spec.constants["ROWS"]),
+            (num_tokens, hidden // int(spec.constants["ROWS"])),
             down.codes, down.scale, down.factor, h, workspace.h_scale, routing.ids, routing.weights, residual, out,
             inner // 32, pdl=pdl,
         )  # fmt: skip
         return
     spec = specs.down()
     spec.launch(
-        (hidden // spec.constants["ROWS"], num_items),
+        (hidden // int(spec.constants["ROWS"]), num_items),
         down.codes, down.scale, down.factor, h, workspace.h_scale, routing.items, workspace.partial, inner // 32,
         pdl=pdl,
     )  # fmt: skip
     spec = specs.sum()
     spec.launch(
-        (num_tokens, hidden // spec.constants["COLUMNS"]), workspace.partial, routing.weights, residual, out, pdl=pdl
+        (num_tokens, hidden // int(spec.constants["COLUMNS"])), workspace.partial, routing.weights, residual, out, pdl=pdl
     )
 
 
@@ -388,15 +331,13 @@ class FewSpecs:
         )  # fmt: skip
 
     def _weight_spec(
-        self, function: Any, program: Program, columns: int, pointers: dict[str, str], constants: dict[str, int]
+        self, function: Any, program: FewProgram, columns: int, pointers: dict[str, str], constants: dict[str, int]
     ) -> KernelSpec:
         """A kernel that reads weight rows of `columns` columns."""
-        chunks = columns // 16 // (chunk := tile(columns // 16, CHUNK))
-        unroll = tile(chunks, program.unroll)
         return KernelSpec(
             f"{function.__name__}, {program}", function,
             {"codes_ptr": "*i64", "scale_ptr": "*fp8e4nv", "factor_ptr": "*fp32", "half_groups": "i32", **pointers},
-            {"HIDDEN": self.hidden, "INNER": self.inner, "CHUNK": chunk, "UNROLL": unroll, "PTX": self.ptx,
-             "PDL": self.pdl, **constants},
+            {"HIDDEN": self.hidden, "INNER": self.inner, "PTX": self.ptx, "PDL": self.pdl,
+             **few_constants(columns, program), **constants},
             program.num_warps, max_registers=program.max_registers, needs=("fma.rn.f16x2",),
         )  # fmt: skip

@@ -18,22 +18,12 @@ from torch import Tensor
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import KernelSpec
 from sparkstral.kernels.moe_route.triton_kernel import ManyRouting
-from sparkstral.kernels.nvfp4_linear.codes import DECODED_EXPONENT, decode16
+from sparkstral.kernels.nvfp4_linear.codes import DECODED_EXPONENT
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
+from sparkstral.kernels.nvfp4_linear.triton_kernel import ManyTile, many_product
 from sparkstral.kernels.tiles import tile
 
 SUM_COLUMNS = 1024  # outputs of a program of `_sum_many`
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A program's share: `rows` pairs times `columns` weight rows, `depth` columns of the weight at a time."""
-
-    rows: int
-    columns: int
-    depth: int
-    num_warps: int
-    num_stages: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +54,6 @@ def _find_tile(index, starts_ptr, tile_starts_ptr, EXPERTS: tl.constexpr, ROWS: 
     return expert, first, tl.load(starts_ptr + inside + 1)
 
 
-@triton.jit
-def _product(
-    x_ptrs, codes_ptrs, scale_ptrs,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SIZE: tl.constexpr, PTX: tl.constexpr,
-):  # fmt: skip
-    """[ROWS, SIZE] times the transpose of COLUMNS weight rows, 2^-DECODED_EXPONENT times, float32."""
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    scale = tl.load(scale_ptrs)
-    for start in range(0, SIZE, DEPTH):
-        # A few bytes a thread cannot be copied ahead to shared memory as x and the codes are: the scales of the next
-        # step wait in registers. The last step reads its own again.
-        next_scale = tl.load(scale_ptrs + tl.minimum(start + DEPTH, SIZE - DEPTH) // 16)
-        x = tl.load(x_ptrs + start)
-        w = decode16(tl.load(codes_ptrs + start // 16), scale, COLUMNS, DEPTH // 16, PTX)
-        total = tl.dot(x, tl.trans(w), total)
-        scale = next_scale
-    return total
-
-
 @triton.jit(do_not_specialize=["half_groups"])
 def _gate_up_many(
     codes_ptr, scale_ptr, factor_ptr, x_ptr, pairs_ptr, starts_ptr, tile_starts_ptr, h_ptr, half_groups,
@@ -106,14 +77,14 @@ def _gate_up_many(
         # As in triton_few: with what is known of their alignment, no thread takes more than two groups of a row, and
         # decoded values reach shared memory 16 bytes at a time.
         scale_ptrs = scale_ptr + start + (row[:, None] * (2 * half_groups) + group[None, :])
-        sums = _product(x_ptrs, codes_ptrs, scale_ptrs, ROWS, COLUMNS, DEPTH, HIDDEN, PTX)
+        sums = many_product(x_ptrs, codes_ptrs, scale_ptrs, ROWS, COLUMNS, DEPTH, HIDDEN, PTX)
         gate, up = tl.split(tl.reshape(sums, (ROWS, COLUMNS // 2, 2)))
         gate = gate * (tl.load(factor_ptr + expert * 2) * 2.0**DECODED_EXPONENT)
         up = up * (tl.load(factor_ptr + expert * 2 + 1) * 2.0**DECODED_EXPONENT)
         h = gate / (1 + tl.exp(-gate)) * up
         column = tl.program_id(0) * (COLUMNS // 2) + tl.arange(0, COLUMNS // 2)
         to = h_ptr + position[:, None].to(tl.int64) * INNER + column[None, :]
-        tl.store(to, h.to(tl.bfloat16), mask=(position < end)[:, None])
+        tl.store(to, h.to(h_ptr.dtype.element_ty), mask=(position < end)[:, None])
 
 
 @triton.jit(do_not_specialize=["half_groups"])
@@ -138,11 +109,11 @@ def _down_many(
         start = expert.to(tl.int64) * (HIDDEN * GROUPS)
         codes_ptrs = codes_ptr + start + (row[:, None] * GROUPS + group[None, :])
         scale_ptrs = scale_ptr + start + (row[:, None] * (2 * half_groups) + group[None, :])  # as in _gate_up_many
-        sums = _product(h_ptrs, codes_ptrs, scale_ptrs, ROWS, COLUMNS, DEPTH, INNER, PTX)
+        sums = many_product(h_ptrs, codes_ptrs, scale_ptrs, ROWS, COLUMNS, DEPTH, INNER, PTX)
         weight = tl.load(weights_ptr + pair, mask=is_row, other=0.0)
         y = sums * (weight * (tl.load(factor_ptr + expert) * 2.0**DECODED_EXPONENT))[:, None]
         to = y_ptr + pair[:, None].to(tl.int64) * HIDDEN + row[None, :]
-        tl.store(to, y.to(tl.bfloat16), mask=is_row[:, None])
+        tl.store(to, y.to(y_ptr.dtype.element_ty), mask=is_row[:, None])
 
 
 @triton.jit
@@ -165,7 +136,7 @@ def _sum_many(
 
 def experts_many(
     x: Tensor, gate_up: PackedWeight, down: PackedWeight, routing: ManyRouting, residual: Tensor | None, out: Tensor,
-    *, workspace: ManyWorkspace, gate_up_tile: Tile, down_tile: Tile, pdl: bool,
+    *, workspace: ManyWorkspace, gate_up_tile: ManyTile, down_tile: ManyTile, pdl: bool,
 ) -> None:
     """After `route_many` of x [T, H] with tiles of the same rows: out [T, H] = residual + the weighted sum of the
     experts; weights as in `experts_few`."""  # fmt: skip
@@ -195,7 +166,7 @@ def experts_many(
 def max_tiles(num_tokens: int, num_experts: int, top_k: int, rows: int) -> int:
     """The most tiles of `rows` pairs of one expert that `num_tokens` tokens can need, the shared expert's included."""
     pairs = num_tokens * top_k
-    return triton.cdiv(num_tokens, rows) + min(pairs, (pairs + (rows - 1) * num_experts) // rows)
+    return -(-num_tokens // rows) + min(pairs, (pairs + (rows - 1) * num_experts) // rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +177,8 @@ class ManySpecs:
     inner: int
     num_experts: int
     slots: int  # K + 1
-    gate_up_tile: Tile
-    down_tile: Tile
+    gate_up_tile: ManyTile
+    down_tile: ManyTile
     residual: bool
     ptx: bool
     pdl: bool
@@ -217,7 +188,8 @@ class ManySpecs:
         return KernelSpec(
             f"_gate_up_many, {part}", _gate_up_many,
             {"codes_ptr": "*i64", "scale_ptr": "*fp8e4nv", "factor_ptr": "*fp32", "x_ptr": "*bf16",
-             "pairs_ptr": "*i32", "starts_ptr": "*i32", "tile_starts_ptr": "*i32", "h_ptr": "*bf16", "half_groups": "i32"},
+             "pairs_ptr": "*i32", "starts_ptr": "*i32", "tile_starts_ptr": "*i32", "h_ptr": "*bf16",
+             "half_groups": "i32"},
             {**self._constants(part, self.hidden), "SLOTS": self.slots, "COLUMNS": tile(2 * self.inner, part.columns)},
             part.num_warps, part.num_stages, needs=("mma",),
         )  # fmt: skip
@@ -240,7 +212,7 @@ class ManySpecs:
              "RESIDUAL": self.residual, "PDL": self.pdl}, num_warps=4,
         )  # fmt: skip
 
-    def _constants(self, part: Tile, size: int) -> dict[str, int | bool]:
+    def _constants(self, part: ManyTile, size: int) -> dict[str, int | bool]:
         return {
             "HIDDEN": self.hidden, "INNER": self.inner, "EXPERTS": self.num_experts, "ROWS": part.rows,
             "DEPTH": tile(size, part.depth), "PTX": self.ptx, "PDL": self.pdl,

@@ -21,20 +21,35 @@ from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import KernelSpec
-from sparkstral.kernels.nvfp4_linear.codes import power_of_two
+from sparkstral.kernels.nvfp4_linear.codes import dot_bfloat16, scale_row
 from sparkstral.kernels.tiles import tile
 
 ITEM_TOKENS = 4  # the most pairs of a work item
 ITEM_FIELDS = 8  # int32 of a work item: expert, number of pairs, up to four pairs, two unused
-ROUTER_ROWS = 4  # router rows of a program, few tokens
 BLOCK_TOKENS = 64  # tokens of a program, many tokens
+
+
+@dataclass(frozen=True, slots=True)
+class RouteConfig:
+    """How `_route_few` is cut. The same for every number of tokens, as it decides the order of sums."""
+
+    rows: int  # router rows of a program
+    columns: int  # read at once
+    num_warps: int
+
+
+CONFIGS = {
+    # 32 programs read 32 KiB each, 16 bytes a thread and row: one wave, whose time is that of two reads from memory.
+    (9, 0): RouteConfig(rows=4, columns=1024, num_warps=4),
+    (12, 1): RouteConfig(rows=4, columns=1024, num_warps=4),
+}
 
 
 def max_items(num_tokens: int, num_experts: int, top_k: int) -> int:
     """The most work items that `num_tokens` tokens can need, the shared expert's included."""
     pairs = num_tokens * top_k
     full = (pairs + (ITEM_TOKENS - 1) * num_experts) // ITEM_TOKENS
-    return triton.cdiv(num_tokens, ITEM_TOKENS) + min(pairs, full)
+    return -(-num_tokens // ITEM_TOKENS) + min(pairs, full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,21 +150,6 @@ def _choose(probabilities, token, is_token, ids_ptr, weights_ptr, scaling, EXPER
 
 
 @triton.jit
-def _scale_part(x_ptr, out_ptr, scale_ptr, part, HIDDEN: tl.constexpr, PARTS: tl.constexpr):
-    """Rewrite part `part` of PARTS of a row of x as scaled float16, a power of two for each 16."""
-    groups: tl.constexpr = HIDDEN // 16
-    part_groups: tl.constexpr = triton.next_power_of_2(triton.cdiv(groups, PARTS))
-    group = part * part_groups + tl.arange(0, part_groups)
-    is_group = group < groups
-    k = tl.arange(0, 16)
-    x = tl.load(x_ptr + group[:, None] * 16 + k[None, :], mask=is_group[:, None], other=0.0).to(tl.float32)
-    scale, inverse = power_of_two(tl.max(tl.abs(x), axis=1))
-    tl.store(scale_ptr + group, scale, mask=is_group)
-    to = (k[None, :] // 4 * groups + group[:, None]) * 4 + k[None, :] % 4
-    tl.store(out_ptr + to, (x * inverse[:, None]).to(tl.float16), mask=is_group[:, None])
-
-
-@triton.jit
 def _sort_few(
     ids_ptr, items_ptr, by_expert_ptr, num_tokens,
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, TOKENS: tl.constexpr, MAX_ITEMS: tl.constexpr,
@@ -215,7 +215,7 @@ def _route_few(
         x = tl.load(x_ptr + token * HIDDEN + start + column)
         sums += router.to(tl.float32) * x.to(tl.float32)[None, :]
     tl.store(logits_ptr + token * EXPERTS + row, tl.sum(sums, axis=1))
-    _scale_part(
+    scale_row(
         x_ptr + token * HIDDEN, x_out_ptr + token * HIDDEN, x_scale_ptr + token * (HIDDEN // 16), part,
         HIDDEN, EXPERTS // ROWS,
     )  # fmt: skip
@@ -260,7 +260,7 @@ def _item_of_one_pair(item_ptr, expert, pair):
 def _route_many(
     x_ptr, router_ptr, ids_ptr, weights_ptr, ranks_ptr, block_counts_ptr, num_tokens, scaling,
     HIDDEN: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-    PDL: tl.constexpr,
+    PTX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     block = tl.program_id(0)
@@ -273,7 +273,7 @@ def _route_many(
     logits = tl.zeros((TOKENS, EXPERTS), tl.float32)
     wait_for_inputs(PDL)
     for start in range(0, HIDDEN, COLUMNS):
-        logits = tl.dot(tl.load(x_ptrs + start), tl.load(router_ptrs + start), logits)
+        logits = dot_bfloat16(tl.load(x_ptrs + start), tl.load(router_ptrs + start), logits, PTX)
     i0, i1, i2, i3 = _choose(_softmax(logits), token, is_token, ids_ptr, weights_ptr, scaling, EXPERTS, TOP_K)
     # The four experts of a token differ: a cell is 1 where the token has the expert.
     has = (expert[None, :] == i0[:, None]) | (expert[None, :] == i1[:, None])
@@ -342,12 +342,12 @@ def _place(
     tl.store(pairs_ptr + num_tokens * TOP_K + shared, shared * (TOP_K + 1) + TOP_K, mask=shared < num_tokens)
 
 
-def route_few(x: Tensor, router: Tensor, scaling: float, out: FewRouting, *, pdl: bool) -> None:
+def route_few(x: Tensor, router: Tensor, scaling: float, out: FewRouting, *, config: RouteConfig, pdl: bool) -> None:
     """x [T, H] bfloat16, normalised; router [E, H] bfloat16. T at most what `out` was allocated for."""
     num_tokens, hidden = x.shape
     num_experts = len(router)
-    few_spec(num_tokens, hidden, num_experts, out.ids.shape[1] - 1, pdl=pdl).launch(
-        (num_experts // ROUTER_ROWS, num_tokens),
+    few_spec(num_tokens, hidden, num_experts, out.ids.shape[1] - 1, config, pdl=pdl).launch(
+        (num_experts // config.rows, num_tokens),
         x, router, out.x, out.x_scale, out.logits, out.ids, out.weights, out.items, out.by_expert, out.finished,
         num_tokens, scaling, pdl=pdl,
     )  # fmt: skip
@@ -357,7 +357,7 @@ def route_many(x: Tensor, router: Tensor, scaling: float, tile_rows: int, out: M
     """x [T, H] bfloat16, normalised; router [E, H] bfloat16; the experts' products run on tiles of `tile_rows`."""
     num_tokens, hidden = x.shape
     blocks = triton.cdiv(num_tokens, BLOCK_TOKENS)
-    route, plan, place = many_specs(hidden, len(router), out.ids.shape[1] - 1, pdl=pdl)
+    route, plan, place = many_specs(hidden, len(router), out.ids.shape[1] - 1, ptx=x.is_cuda, pdl=pdl)
     route.launch(
         (blocks,), x, router, out.ids, out.weights, out.ranks, out.block_counts, num_tokens, scaling, pdl=pdl
     )
@@ -365,27 +365,32 @@ def route_many(x: Tensor, router: Tensor, scaling: float, tile_rows: int, out: M
     place.launch((blocks,), out.ids, out.ranks, out.block_counts, out.starts, out.pairs, num_tokens, pdl=pdl)
 
 
-def few_spec(num_tokens: int, hidden: int, num_experts: int, top_k: int, *, pdl: bool) -> KernelSpec:
+def few_spec(
+    num_tokens: int, hidden: int, num_experts: int, top_k: int, config: RouteConfig, *, pdl: bool
+) -> KernelSpec:
     tokens = triton.next_power_of_2(num_tokens)
     return KernelSpec(
         f"_route_few, {tokens} tokens", _route_few,
         {"x_ptr": "*bf16", "router_ptr": "*bf16", "x_out_ptr": "*fp16", "x_scale_ptr": "*fp32", "logits_ptr": "*fp32",
          "ids_ptr": "*i32", "weights_ptr": "*fp32", "items_ptr": "*i32", "by_expert_ptr": "*i32",
          "finished_ptr": "*i32", "num_tokens": "i32", "scaling": "fp32"},
-        {"HIDDEN": hidden, "EXPERTS": num_experts, "TOP_K": top_k, "ROWS": ROUTER_ROWS, "COLUMNS": tile(hidden, 1024),
+        {"HIDDEN": hidden, "EXPERTS": num_experts, "TOP_K": top_k, "ROWS": config.rows,
+         "COLUMNS": tile(hidden, config.columns),
          "TOKENS": tokens, "MAX_ITEMS": max_items(tokens, num_experts, top_k), "ITEM_TOKENS": ITEM_TOKENS,
-         "ITEM_FIELDS": ITEM_FIELDS, "PDL": pdl}, num_warps=4,
+         "ITEM_FIELDS": ITEM_FIELDS, "PDL": pdl}, config.num_warps,
     )  # fmt: skip
 
 
-def many_specs(hidden: int, num_experts: int, top_k: int, *, pdl: bool) -> tuple[KernelSpec, KernelSpec, KernelSpec]:
+def many_specs(
+    hidden: int, num_experts: int, top_k: int, *, ptx: bool, pdl: bool
+) -> tuple[KernelSpec, KernelSpec, KernelSpec]:
     sizes = {"EXPERTS": num_experts, "TOP_K": top_k, "TOKENS": BLOCK_TOKENS, "PDL": pdl}
     return (
         KernelSpec(
             "_route_many", _route_many,
             {"x_ptr": "*bf16", "router_ptr": "*bf16", "ids_ptr": "*i32", "weights_ptr": "*fp32", "ranks_ptr": "*i32",
              "block_counts_ptr": "*i32", "num_tokens": "i32", "scaling": "fp32"},
-            {"HIDDEN": hidden, "COLUMNS": tile(hidden, 64), **sizes}, num_warps=4, num_stages=3,
+            {"HIDDEN": hidden, "COLUMNS": tile(hidden, 64), "PTX": ptx, **sizes}, num_warps=4, num_stages=3,
         ),
         KernelSpec(
             "_plan", _plan,
@@ -398,3 +403,9 @@ def many_specs(hidden: int, num_experts: int, top_k: int, *, pdl: bool) -> tuple
              "pairs_ptr": "*i32", "num_tokens": "i32"}, sizes, num_warps=4,
         ),
     )  # fmt: skip
+
+
+def specs(config: RouteConfig, *, pdl: bool = True) -> list[KernelSpec]:
+    """The variants of the real model: 1 to 64 tokens, and many."""
+    few = [few_spec(tokens, 4096, 128, 4, config, pdl=pdl) for tokens in (1, 2, 4, 8, 16, 32, 64)]
+    return [*few, *many_specs(4096, 128, 4, ptx=True, pdl=pdl)]

@@ -1,9 +1,9 @@
 """Device functions on packed codes: sixteen codes times float16 activations, and sixteen codes as bfloat16.
 
-Owns the arithmetic of one int64 of codes (packing.py has its bits); must not know rows, experts or grids. Every
-function exists twice: as PTX, whose instructions were counted, and (PTX = False) in plain operations, which the
-interpreter can run. The two agree to the bit but for one rounding of each float16 product, exact in all but
-subnormal cases.
+Owns the arithmetic of one int64 of codes (packing.py has its bits) and the form of activations that it needs; must not
+know experts or grids. What needs it exists twice: as PTX, whose instructions were counted, and (PTX = False) in plain
+operations, which the interpreter can run. The two agree to the bit but for one rounding of each float16 product, exact
+in all but subnormal cases.
 
 Exactness: an activation with 8 significant bits (bfloat16) or 11 (float16) is scaled by a power of two to below
 2^15, so that a product with a code · 2^-14 is at most 6 · 2, and a sum of eight at most 96, far from 65504 whatever
@@ -79,6 +79,12 @@ _SCALE_UP = tl.constexpr(2.0**118)
 
 
 @triton.jit
+def dot_bfloat16(a, b, total, PTX: tl.constexpr):
+    """a [M, K] · b [K, N] + total: bfloat16 in, float32 out. The interpreter's product knows no bfloat16."""
+    return tl.dot(a, b, total) if PTX else tl.dot(a.to(tl.float32), b.to(tl.float32), total)
+
+
+@triton.jit
 def _float16_pair(bits):
     """The two float16 in the low 32 bits of an int64, as float16."""
     low = (bits & 0xFFFF).to(tl.uint16).to(tl.float16, bitcast=True)
@@ -96,14 +102,19 @@ def _plain_pair(codes, INDEX: tl.constexpr):
 
 
 @triton.jit
+def _plain_products(codes, x, INDEX: tl.constexpr):
+    w_low, w_high = _plain_pair(codes, INDEX)
+    x_low, x_high = _float16_pair(x[INDEX // 2] >> (32 * (INDEX % 2)))
+    return w_low * x_low, w_high * x_high
+
+
+@triton.jit
 def _plain_dot(codes, x):
-    low = 0.0
-    high = 0.0
-    for index in tl.static_range(8):
-        w_low, w_high = _plain_pair(codes, index)
-        x_low, x_high = _float16_pair(x[index // 2] >> (32 * (index % 2)))
-        low = (w_low * x_low + low).to(tl.float16)
-        high = (w_high * x_high + high).to(tl.float16)
+    low, high = _plain_products(codes, x, 0)
+    for index in tl.static_range(1, 8):
+        next_low, next_high = _plain_products(codes, x, index)
+        low += next_low
+        high += next_high
     return low.to(tl.float32) + high.to(tl.float32)
 
 
@@ -111,36 +122,39 @@ def _plain_dot(codes, x):
 def dot1(codes, x, PTX: tl.constexpr):
     """codes int64, x four int64 (16 float16 along K) -> 2^-14 · their dot product, float32; shapes broadcast."""
     if PTX:
-        return tl.inline_asm_elementwise(
+        y = tl.inline_asm_elementwise(
             _DOT1, _DOT1_REGISTERS, [codes, x[0], x[1], x[2], x[3]], dtype=tl.float32, is_pure=True, pack=1
         )
     else:
-        return _plain_dot(codes, x)
+        y = _plain_dot(codes, x)
+    return y
 
 
 @triton.jit
 def dot2(codes, a, b, PTX: tl.constexpr):
     """dot1 of two rows of x; the codes are decoded once."""
     if PTX:
-        return tl.inline_asm_elementwise(
+        y = tl.inline_asm_elementwise(
             _DOT2, _DOT2_REGISTERS, [codes, a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]],
             dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
         )  # fmt: skip
     else:
-        return _plain_dot(codes, a), _plain_dot(codes, b)
+        y = (_plain_dot(codes, a), _plain_dot(codes, b))
+    return y
 
 
 @triton.jit
 def dot4(codes, a, b, c, d, PTX: tl.constexpr):
     """dot1 of four rows of x; the codes are decoded once."""
     if PTX:
-        return tl.inline_asm_elementwise(
+        y = tl.inline_asm_elementwise(
             _DOT4, _DOT4_REGISTERS,
             [codes, a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3]],
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
         )  # fmt: skip
     else:
-        return _plain_dot(codes, a), _plain_dot(codes, b), _plain_dot(codes, c), _plain_dot(codes, d)
+        y = (_plain_dot(codes, a), _plain_dot(codes, b), _plain_dot(codes, c), _plain_dot(codes, d))
+    return y
 
 
 @triton.jit
@@ -150,8 +164,9 @@ def decode16(codes, scale, ROWS: tl.constexpr, GROUPS: tl.constexpr, PTX: tl.con
     if PTX:
         v = tl.inline_asm_elementwise(
             _DECODE, _DECODE_REGISTERS, [codes, scale.to(tl.float32) * _SCALE_UP],
-            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
-                   tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
+            dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
+                   tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16,
+                   tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
             is_pure=True, pack=1,
         )  # fmt: skip
     else:
@@ -172,9 +187,10 @@ def decode16(codes, scale, ROWS: tl.constexpr, GROUPS: tl.constexpr, PTX: tl.con
     if PTX:
         # A move that costs nothing and hides the reshape: Triton 3.6 moves a reshape behind the copy to shared memory,
         # and stops at layouts that this makes illegal.
-        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [values], dtype=tl.bfloat16, is_pure=True, pack=2)
-    else:
-        return values
+        values = tl.inline_asm_elementwise(
+            "mov.b32 $0, $1;", "=r,r", [values], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+    return values
 
 
 @triton.jit
@@ -209,3 +225,19 @@ def power_of_two(amax):
     exponent = tl.maximum((amax.to(tl.int32, bitcast=True) >> 23) & 0xFF, 14)
     inverse = ((268 - exponent) << 23).to(tl.float32, bitcast=True)
     return tl.where(amax > 0, (exponent << 23).to(tl.float32, bitcast=True), 0.0), inverse
+
+
+@triton.jit
+def scale_row(x_ptr, out_ptr, scale_ptr, part, SIZE: tl.constexpr, PARTS: tl.constexpr):
+    """Rewrite part `part` of PARTS of a row of x [SIZE] as scaled float16 [4, SIZE/16, 4] (quarter, group, value),
+    with a power of two for each group of 16."""
+    groups: tl.constexpr = SIZE // 16
+    part_groups: tl.constexpr = triton.next_power_of_2(triton.cdiv(groups, PARTS))
+    group = part * part_groups + tl.arange(0, part_groups)
+    is_group = group < groups
+    k = tl.arange(0, 16)
+    x = tl.load(x_ptr + group[:, None] * 16 + k[None, :], mask=is_group[:, None], other=0.0).to(tl.float32)
+    scale, inverse = power_of_two(tl.max(tl.abs(x), axis=1))
+    tl.store(scale_ptr + group, scale, mask=is_group)
+    to = (k[None, :] // 4 * groups + group[:, None]) * 4 + k[None, :] % 4
+    tl.store(out_ptr + to, (x * inverse[:, None]).to(tl.float16), mask=is_group[:, None])

@@ -34,7 +34,9 @@ class PackedWeight:
 
 def pack(packed: Tensor, scale: Tensor, global_scale: Tensor) -> PackedWeight:
     """As stored: packed [..., N, K/2] uint8, scale [..., N, K/16], global_scale [..., P] float32; K a multiple of
-    16. Makes a second copy of the codes; `triton_kernel.reorder_` does the same in place."""
+    32, as a thread takes two groups. Makes a second copy of the codes; `triton_kernel.reorder_` works in place."""
+    if packed.shape[-1] % 16:
+        raise ValueError(f"a row has {2 * packed.shape[-1]} columns; the kernels take multiples of 32")
     return PackedWeight(reorder(packed), scale, 1 / global_scale)
 
 
