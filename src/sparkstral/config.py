@@ -20,13 +20,9 @@ class EngineConfig:
     model_path: Path  # a folder with a checkpoint
     device: Literal["auto", "cpu", "cuda"] = "auto"
     max_model_len: int | None = None  # None: the model's own limit, or what the memory plan allows
-    max_num_seqs: int = 32  # requests that run at once; the rest wait
-    max_num_batched_tokens: int = (
-        2048  # tokens of one step: a chunk of a prompt that keeps inter-token time bounded
-    )
-    block_size_tokens: int = (
-        64  # small enough to waste little, large enough for few table entries at 262,144 tokens
-    )
+    max_num_seqs: int = DEFAULT_MAX_NUM_SEQS  # requests that run at once; the rest wait
+    max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS  # tokens of one step, of all requests together
+    block_size_tokens: int = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
     kv_memory_bytes: int | None = None  # None: what the plan finds
     seed: int = 0  # the base from which requests without a seed draw theirs
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
@@ -39,7 +35,7 @@ class ServerConfig:
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
     served_model_name: str = SERVED_MODEL_NAME
-    max_queue: int = 256  # requests in flight; one more gets 429
+    max_in_flight: int = 256  # requests, running or waiting; one more gets 429: eight full houses are wait enough
     max_body_bytes: int = 32 << 20  # a 262,144-token prompt is about 1 MiB of text
     default_temperature_none: float = 0.1  # the model card's examples without reasoning
     default_temperature_high: float = 0.7  # the model card's advice with reasoning

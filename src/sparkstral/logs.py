@@ -10,6 +10,8 @@ import logging
 import sys
 from typing import Literal
 
+_LOGGERS = ("sparkstral", "uvicorn")  # what the HTTP server says comes in the same form
+
 
 class JsonFormatter(logging.Formatter):
     """A record as one JSON object; what `extra={"request_id": …}` adds is kept."""
@@ -38,7 +40,8 @@ def configure(style: Literal["text", "json"] = "text", level: str = "INFO") -> N
         handler.setFormatter(
             logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
         )
-    root = logging.getLogger("sparkstral")
-    root.handlers[:] = [handler]
-    root.setLevel(level)
-    root.propagate = False
+    for name in _LOGGERS:
+        top = logging.getLogger(name)
+        top.handlers[:] = [handler]
+        top.setLevel(level)
+        top.propagate = False

@@ -63,7 +63,7 @@ class GenerationRequest:
 class Failure:
     """Why a request ended badly, in a sentence for the user; `code` names the kind for the API's errors."""
 
-    code: Literal["engine_dead", "invalid_request", "numerics", "internal", "grammar", "overloaded"]
+    code: Literal["engine_dead", "invalid_request", "numerics", "internal", "grammar"]
     message: str
 
 

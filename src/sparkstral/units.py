@@ -1,4 +1,4 @@
-"""Quantities in words: binary bytes, durations, counts. Pure functions; standard library only."""
+"""Quantities in words: binary bytes, durations. Pure functions; standard library only."""
 
 from __future__ import annotations
 

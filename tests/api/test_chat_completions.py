@@ -252,7 +252,7 @@ def test_an_engine_that_dies_in_a_stream_ends_it_with_an_error(doors: Doors) -> 
 def test_a_failure_before_the_first_token_has_its_status_streamed_or_not(doors: Doors) -> None:
     engine = doors.engine("one", "</s>")
     sdk = doors.sdk(engine)
-    for code, kind in (("overloaded", openai.RateLimitError), ("invalid_request", openai.BadRequestError)):
+    for code, kind in (("grammar", openai.BadRequestError), ("numerics", openai.InternalServerError)):
         engine.fail_after = (0, Failure(code, "Not now."))  # type: ignore[arg-type]
         for stream in (False, True):
             with pytest.raises(kind, match="Not now"):

@@ -28,6 +28,14 @@ def test_the_model_and_its_true_length(doors: Doors) -> None:
         sdk.models.retrieve("other/model")
 
 
+@pytest.mark.parametrize("path", ["/health", "/readyz", "/livez"])
+def test_health_may_be_asked_without_a_body(doors: Doors, path: str) -> None:
+    url = doors.url(doors.engine("Hi", "</s>"))
+    head, get = httpx.head(url + path), httpx.get(url + path)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == get.headers["content-length"]
+
+
 def test_the_engine_lives_as_long_as_the_application(doors: Doors) -> None:
     engine = doors.engine("Hi", "</s>")
     url = doors.url(engine)
@@ -79,7 +87,7 @@ def test_until_the_engine_is_ready_everything_says_why(
 def test_a_full_server_says_when_to_come_back(doors: Doors) -> None:
     engine = doors.engine("Hi", "</s>")
     engine.hang_after = 1
-    url = doors.url(engine, ServerConfig(max_queue=1))
+    url = doors.url(engine, ServerConfig(max_in_flight=1))
     with httpx.stream("POST", f"{url}/v1/chat/completions", json={**BODY, "stream": True}) as first:
         events = first.iter_text()
         next(events)

@@ -50,7 +50,6 @@ def batch_of(chunks: list[Chunk]) -> ForwardBatch:
         cu_seqlens_q=tuple(ends),
         seq_lens=tuple(span.stop for span in positions),
         logits_rows=torch.arange(ends[-1]),
-        block_size_tokens=BLOCK_SIZE,
     )
 
 

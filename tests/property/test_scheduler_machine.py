@@ -117,14 +117,6 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.engine.run()
             self.serve_again(self.requests[request_id])
 
-    @rule(now=st.sampled_from([False, False, True]))
-    def fail_all(self, now: bool) -> None:
-        if not now:
-            return
-        for output in self.engine.scheduler.fail_all(Failure("engine_dead", "gone")):
-            self.engine._record(output)
-        self.plan = None
-
     def serve_again(self, request: GenerationRequest) -> None:
         """A sick prefix may spoil one request more, which finds it out; never two."""
         for _ in range(2):

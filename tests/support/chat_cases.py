@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sparkstral.chat.history import role_of
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.types import (
     ChatMessage,
@@ -36,13 +35,16 @@ def load_cases(name: str) -> list[dict[str, Any]]:
 def chat_request(body: dict[str, Any]) -> ChatRequest:
     """A chat-completions body with text and reasoning alone."""
     return ChatRequest(
-        messages=tuple(_message(message, index) for index, message in enumerate(body["messages"])),
+        messages=tuple(_message(message) for message in body["messages"]),
         tools=tuple(tool(item) for item in body.get("tools", ())),
         reasoning_effort=body.get("reasoning_effort", "none"),
     )
 
 
-def _message(message: dict[str, Any], index: int) -> ChatMessage:
+_ROLES: dict[str, Any] = {"developer": "system", "function": "tool"}
+
+
+def _message(message: dict[str, Any]) -> ChatMessage:
     parts: list[Part] = []
     if reasoning := message.get("reasoning_content"):
         parts.append(ThinkPart(reasoning))
@@ -53,7 +55,7 @@ def _message(message: dict[str, Any], index: int) -> ChatMessage:
         else:
             parts.append(TextPart(item["text"]))
     return ChatMessage(
-        role_of(message["role"], index),
+        _ROLES.get(message["role"], message["role"]),
         tuple(parts),
         tuple(
             ToolCall(call["id"], call["function"]["name"], _arguments(call["function"]["arguments"]))

@@ -52,24 +52,25 @@ class ContextModel:
             error, self.error = self.error, None
             raise error
         self.num_tokens_per_pass.append(len(batch.input_ids))
-        slots = latent_pool[0].flatten(0, 1)  # [num_blocks * block_size, 320], a view
+        pool = latent_pool[0]
+        slots = pool.flatten(0, 1)  # [num_blocks * block_size, 320], a view
         slots[batch.slot_mapping, 0] = batch.input_ids.float()
         slots[batch.slot_mapping, 1] = batch.positions.float()
         rows = []
         for row in batch.logits_rows.tolist():
             request = int(np.searchsorted(batch.cu_seqlens_q, row, side="right")) - 1
-            context = self._read(slots, batch, request, int(batch.positions[row]) + 1)
+            context = self._read(pool, batch, request, int(batch.positions[row]) + 1)
             sick = self.sick_token in context
             rows.append(torch.full((VOCAB_SIZE,), torch.nan) if sick else torch.from_numpy(logits_of(context)))
         return torch.stack(rows) if rows else torch.empty(0, VOCAB_SIZE)
 
     @staticmethod
-    def _read(slots: Tensor, batch: ForwardBatch, request: int, num_tokens: int) -> list[int]:
+    def _read(pool: Tensor, batch: ForwardBatch, request: int, num_tokens: int) -> list[int]:
         if num_tokens > batch.seq_lens[request]:
             raise RuntimeError(f"position {num_tokens - 1} is past seq_len {batch.seq_lens[request]}")
         positions = torch.arange(num_tokens)
-        size = batch.block_size_tokens
-        latents = slots[batch.block_tables[request, positions // size] * size + positions % size]
+        size = pool.shape[1]
+        latents = pool[batch.block_tables[request, positions // size], positions % size]
         if not torch.equal(latents[:, 1], positions.float()):
             raise RuntimeError(f"the cache of request {request} holds positions {latents[:, 1].tolist()}")
         return [int(token_id) for token_id in latents[:, 0].tolist()]

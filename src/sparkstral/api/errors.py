@@ -5,6 +5,7 @@
 | what | status | type | code |
 |---|---|---|---|
 | a field or a message list that cannot be served | 400 | invalid_request_error | invalid_value |
+| a schema that cannot be compiled or held to | 400 | invalid_request_error | grammar |
 | prompt longer than the context | 400 | invalid_request_error | context_length_exceeded |
 | a model that is not served; an unknown path | 404 | invalid_request_error | model_not_found; not_found |
 | wrong method | 405 | invalid_request_error | method_not_allowed |
@@ -62,7 +63,6 @@ class FailedError(SparkstralError):
 
 _FAILURES: Mapping[str, tuple[int, str, str]] = {
     "engine_dead": (503, "service_unavailable", "engine_dead"),
-    "overloaded": (429, "rate_limit_error", "overloaded"),
     "invalid_request": (400, "invalid_request_error", "invalid_value"),
     "grammar": (400, "invalid_request_error", "grammar"),
     "numerics": (500, "server_error", "numerics"),
@@ -96,7 +96,7 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
             return 503, error_object(str(error), "service_unavailable", "engine_not_ready"), headers
         case FailedError():
             status, type_, code = _FAILURES[error.failure.code]
-            headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
             return status, error_object(str(error), type_, code), headers
         case _:
             message = "The server met a defect of its own; its log has the details."

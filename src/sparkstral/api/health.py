@@ -17,6 +17,8 @@ from sparkstral.types import EnginePhase
 def health_router(client: EngineClient) -> APIRouter:
     router = APIRouter(tags=["health"])
 
+    @router.head("/readyz", include_in_schema=False)
+    @router.head("/health", include_in_schema=False)
     @router.get("/readyz")
     @router.get("/health")
     async def health() -> JSONResponse:
@@ -33,6 +35,7 @@ def health_router(client: EngineClient) -> APIRouter:
             body, 200 if is_ready else 503, {} if is_ready else {"Retry-After": str(RETRY_AFTER_S)}
         )
 
+    @router.head("/livez", include_in_schema=False)
     @router.get("/livez")
     async def livez() -> JSONResponse:
         """200 as long as this process answers."""

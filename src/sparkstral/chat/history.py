@@ -12,33 +12,14 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from sparkstral.chat.tool_ids import ToolIdMap
 from sparkstral.errors import RequestError
 from sparkstral.types import ChatMessage, Part, TextPart, ThinkPart, ToolCall
 
-Role = Literal["system", "user", "assistant", "tool"]
-
-_ROLES: dict[str, Role] = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
 _BETWEEN_MESSAGES = TextPart("\n\n")  # what mistral-common puts between merged messages
 _NO_RESULT = "No result: this call was not answered."
-_CALL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-
-
-def role_of(word: str, index: int) -> Role:
-    """The role that a client's word for message `index` means. Raises RequestError for an unknown word."""
-    if word not in _ROLES:
-        param = f"messages[{index}].role"
-        raise RequestError(f"{param} is {word!r}; known roles are {', '.join(_ROLES)}.", param)
-    return _ROLES[word]
+CALL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what mistral-common takes for a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +168,7 @@ def plain_call_names(messages: list[ChatMessage]) -> list[ChatMessage]:
     """Names of past calls that this format cannot say (`files.read`), as other models' talks hold them."""
 
     def plain(call: ToolCall) -> ToolCall:
-        if _CALL_NAME.fullmatch(call.name):
+        if CALL_NAME.fullmatch(call.name):
             return call
         return replace(call, name=re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64])
 

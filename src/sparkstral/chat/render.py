@@ -8,7 +8,6 @@ context's length.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +19,11 @@ from mistral_common.protocol.instruct.chunk import ContentChunk, TextChunk, Thin
 from mistral_common.protocol.instruct.request import ChatCompletionRequest, ReasoningEffort
 from mistral_common.utils.json_utils import validate_json_schema_by_draft7
 
-from sparkstral.chat.history import ends_in_open_thought, repair_history
+from sparkstral.chat.history import CALL_NAME, ends_in_open_thought, repair_history
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.chat.tool_ids import ToolIdMap
 from sparkstral.errors import RequestError
 from sparkstral.types import ChatMessage, ChatRequest, Part, Prompt, TextPart, Tool
-
-_TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +56,7 @@ def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
 
 def _check_tools(request: ChatRequest) -> None:
     for i, tool in enumerate(request.tools):
-        if not _TOOL_NAME.fullmatch(tool.name):
+        if not CALL_NAME.fullmatch(tool.name):
             raise RequestError(
                 f"tools[{i}].function.name is {tool.name!r}; a name has 1 to 64 of the letters a-z and A-Z, "
                 "digits, underscores and dashes.",

@@ -15,9 +15,8 @@ from mistral_common.tokens.tokenizers.base import TokenizerVersion
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
+from sparkstral.checkpoint.locate import TOKENIZER_FILE, locate_tokenizer
 from sparkstral.errors import CheckpointError
-
-_FILE_NAME = "tekken.json"
 
 
 class Control(IntEnum):
@@ -55,14 +54,14 @@ class ChatTokenizer:
         Raises CheckpointError when it is missing, damaged, of another version than v15, or lacks what
         the chat format needs.
         """
-        file = path / _FILE_NAME if path.is_dir() else path
+        file = locate_tokenizer(path) if path.is_dir() else path
         _check_version(file)
         try:
             mistral = MistralTokenizer.from_file(file)
         except Exception as error:  # the file's content decides which; all mean the same to the user
             raise CheckpointError(
                 f"{file} cannot be read as a tokenizer: {type(error).__name__}: {error}. "
-                f"Download {_FILE_NAME} again from the model's repository."
+                f"Download {TOKENIZER_FILE} again from the model's repository."
             ) from error
         tokenizer = cls(mistral)
         tokenizer._check_controls(file)
@@ -72,14 +71,14 @@ class ChatTokenizer:
         if self._tekken.model_settings_builder is None:
             raise CheckpointError(
                 f"{file} has no model_settings_builder, so reasoning_effort cannot be told to the model. "
-                f"Take {_FILE_NAME} from the repository of Mistral Small 4."
+                f"Take {TOKENIZER_FILE} from the repository of Mistral Small 4."
             )
         for control, spelling in _SPELLINGS.items():
             found = self._tekken.get_special_token(spelling) if self._tekken.is_special(spelling) else None
             if found != control:
                 raise CheckpointError(
                     f"{file}: expected {spelling} to be token {control.value}, got {found}. "
-                    f"Take {_FILE_NAME} from the repository of Mistral Small 4."
+                    f"Take {TOKENIZER_FILE} from the repository of Mistral Small 4."
                 )
 
     def encode(self, text: str) -> list[int]:
@@ -97,12 +96,6 @@ class ChatTokenizer:
     def is_control(self, token_id: int) -> bool:
         return token_id < self.num_control_tokens
 
-    def control_id(self, spelling: str) -> int:
-        """The id of a control token by its name, such as "[INST]". Raises KeyError for an unknown one."""
-        if not self._tekken.is_special(spelling):
-            raise KeyError(spelling)
-        return self._tekken.get_special_token(spelling)
-
     def piece(self, token_id: int) -> str:
         """For people: a control token's name, or a text token's characters, U+FFFD for half ones."""
         return self._tekken.id_to_piece(token_id)
@@ -114,7 +107,7 @@ def _check_version(file: Path) -> None:
         config = json.loads(file.read_bytes())["config"]
     except FileNotFoundError:
         raise CheckpointError(
-            f"{file} is missing. The tokenizer is part of the checkpoint: copy {_FILE_NAME} from the model's "
+            f"{file} is missing. The tokenizer is part of the checkpoint: copy {TOKENIZER_FILE} from the model's "
             f"repository beside its weights."
         ) from None
     except (ValueError, KeyError, TypeError, OSError) as error:
@@ -127,9 +120,9 @@ def _check_version(file: Path) -> None:
     if version in TokenizerVersion.__members__:
         raise CheckpointError(
             f"{file} is of version {version}; the chat format of Mistral Small 4 needs v15. "
-            f"Take {_FILE_NAME} from the repository of Mistral Small 4."
+            f"Take {TOKENIZER_FILE} from the repository of Mistral Small 4."
         )
     raise CheckpointError(
         f"{file} is of version {version}, which is unknown here; v15 is known. "
-        f"Take {_FILE_NAME} from the repository of Mistral Small 4, or update: pip install -U mistral-common."
+        f"Take {TOKENIZER_FILE} from the repository of Mistral Small 4, or update: pip install -U mistral-common."
     )

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from sparkstral.errors import CheckpointError
-from sparkstral.model.config import expect
 
 LFS_POINTER_START = b"version https://git-lfs.github.com/spec/"
 
@@ -114,7 +113,12 @@ class Section:
     def constants(self, expected: Mapping[str, object]) -> None:
         """Required keys that have one value only in this family of models."""
         for key, value in expected.items():
-            expect(self._take(key, repr(value)), value, self._spell(key), str(self.path))
+            found = self._take(key, repr(value))
+            if found != value:
+                raise CheckpointError(
+                    f"{self.path}: {self._spell(key)} is {found!r}, and this engine computes only {value!r}. "
+                    "It serves Mistral Small 4 (and the demo of its family); this file describes another model."
+                )
 
     def constants_if_present(self, expected: Mapping[str, object]) -> None:
         """Keys that may be absent, and have one value only where they are not."""

@@ -5,6 +5,7 @@ Owns the table of commands; each command's work is in the file of its name.
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
@@ -34,6 +35,9 @@ app.add_typer(eval_app, name="eval")
 
 def main() -> None:
     """Run the program; errors meant for users become one sentence on standard error, never a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # closed ones are None
+            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows ?, and the rest
     try:
         app()
     except ConfigError as error:
@@ -46,4 +50,7 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output left, as `head` does
         sys.stderr.close()
+        sys.exit(1)
+    except OSError as error:  # the disk is full, say
+        print(f"sparkstral: {error}", file=sys.stderr)
         sys.exit(1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from rich.console import Console
 from sparkstral.cli import options
 from sparkstral.cli.local_server import local_server
 from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.text import read_json_file, read_stdin, require_text
 from sparkstral.errors import ConfigError
 from sparkstral.evals.endpoint import Endpoint, EndpointError
 
@@ -44,9 +45,10 @@ def chat(
     """Talk to the model. With a QUESTION, or with text piped in, answers once and exits."""
     if effort not in ("none", "high"):
         raise ConfigError(f"--effort {effort!r}: the model knows none and high.")
-    piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
-    once = "\n\n".join(text for text in (question, piped) if text)
-    if not once and not sys.stdin.isatty():
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    piped = "" if is_terminal else read_stdin().strip()
+    once = "\n\n".join(text for text in (require_text(question or "", "QUESTION"), piped) if text)
+    if not once and not is_terminal:
         raise ConfigError("Nothing to ask: standard input is empty and no QUESTION was given.")
     if as_json and not once:
         raise ConfigError("--json answers one question: give it as an argument or pipe it in.")
@@ -57,11 +59,18 @@ def chat(
         defaults["temperature"] = temperature
     if max_tokens is not None:
         defaults["max_tokens"] = max_tokens
-    messages = [{"role": "system", "content": system}] if system else []
+    messages = [{"role": "system", "content": require_text(system, "--system")}] if system else []
 
     def talk(server_url: str) -> None:
         session = ChatSession(server_url, api_key, messages, defaults, as_json=as_json)
-        asyncio.run(session.ask_once(once) if once else session.loop())
+        with asyncio.Runner() as runner:
+            try:
+                if once:
+                    runner.run(session.ask_once(once))
+                else:
+                    session.loop(runner)
+            finally:
+                runner.run(session.aclose())
 
     if url is not None:
         talk(url)
@@ -71,12 +80,7 @@ def chat(
 
 
 def _read_tools(path: Path) -> list[Any]:
-    try:
-        tools = json.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"--tools {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigError(f"--tools {path}: not JSON: {error}") from error
+    tools = read_json_file(path, "--tools")
     if not isinstance(tools, list):
         raise ConfigError(f"--tools {path}: a list of tools is expected, and this is a {type(tools).__name__}.")
     return tools
@@ -101,26 +105,23 @@ class ChatSession:
         self._out = Console(highlight=False, soft_wrap=True)
 
     async def ask_once(self, question: str) -> None:
-        body = await self._body(question)
+        self._messages.append({"role": "user", "content": question})
         if self._as_json:
-            print(json.dumps(await self._endpoint.complete(body), ensure_ascii=False))
+            print(json.dumps(await self._endpoint.complete(await self._body()), ensure_ascii=False))
         else:
-            await self._stream(body)
-        await self._endpoint.aclose()
+            await self._answer()
 
-    async def loop(self) -> None:
+    def loop(self, runner: asyncio.Runner) -> None:
+        """Ask and answer until /exit or Ctrl-D. Ctrl-C stops an answer; at the prompt it ends the program."""
         self._out.print("[dim]Talk to the model; /help lists the commands.[/dim]")
-        while True:
-            try:
-                line = (await asyncio.to_thread(self._out.input, "[bold cyan]you ›[/] ")).strip()
-            except EOFError:
-                break
-            if line in ("/exit", "/quit"):
-                break
-            if line.startswith("/"):
-                self._command(line)
-            elif line:
-                await self._turn(line)
+        with suppress(EOFError):
+            while (line := self._out.input("[bold cyan]you ›[/] ").strip()) not in ("/exit", "/quit"):
+                if line.startswith("/"):
+                    self._command(line)
+                elif line:
+                    self._turn(runner, line)
+
+    async def aclose(self) -> None:
         await self._endpoint.aclose()
 
     def _command(self, line: str) -> None:
@@ -134,27 +135,29 @@ class ChatSession:
         else:
             self._out.print(_HELP, markup=False)
 
-    async def _turn(self, text: str) -> None:
-        body = await self._body(text)
+    def _turn(self, runner: asyncio.Runner, text: str) -> None:
+        """One question, and the results of the calls that the model makes, until it answers."""
+        num_messages = len(self._messages)
+        self._messages.append({"role": "user", "content": text})
         try:
-            answer = await self._stream(body)
-        except EndpointError as error:
-            self._out.print(f"{error}", style="red", markup=False)
-            self._messages.pop()  # the question was not answered: ask it again or another
-            return
-        self._messages.append(answer)
-        for call in answer.get("tool_calls", []):
-            result = await asyncio.to_thread(
-                self._out.input, f"[yellow]result of {call['function']['name']} ›[/] "
-            )
-            self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
-        if answer.get("tool_calls"):
-            follow_up = await self._stream(await self._body(None))
-            self._messages.append(follow_up)
+            while calls := self._take(runner.run(self._answer())):
+                for call in calls:
+                    result = self._out.input(f"[yellow]result of {call['function']['name']} ›[/] ")
+                    self._messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        except (EndpointError, KeyboardInterrupt) as error:
+            self._out.print(f"\n{str(error) or 'stopped'}", style="red", markup=False)
+            del self._messages[num_messages:]  # the question was not answered: ask it again, or another
 
-    async def _body(self, text: str | None) -> dict[str, Any]:
-        if text is not None:
-            self._messages.append({"role": "user", "content": text})
+    def _take(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
+        """Remember an answer; gives its calls."""
+        self._messages.append(answer)
+        calls: list[dict[str, Any]] = answer.get("tool_calls", [])
+        return calls
+
+    async def _answer(self) -> dict[str, Any]:
+        return await self._stream(await self._body())
+
+    async def _body(self) -> dict[str, Any]:
         return {"model": await self._endpoint.model_name(), "messages": self._messages, **self._defaults}
 
     async def _stream(self, body: dict[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +20,7 @@ from sparkstral.checkpoint.plan import plan_load
 from sparkstral.checkpoint.summary import CheckpointSummary, summarize
 from sparkstral.cli import options
 from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.text import read_json_file, read_stdin, require_text
 from sparkstral.errors import ConfigError
 from sparkstral.units import format_bytes
 
@@ -71,7 +71,7 @@ def tokens(
     if request is not None:
         token_ids = _render(request, tokenizer)
     else:
-        token_ids = tuple(tokenizer.encode(sys.stdin.read() if text is None else text))
+        token_ids = tuple(tokenizer.encode(read_stdin() if text is None else require_text(text, "TEXT")))
     pieces = [tokenizer.piece(token_id) for token_id in token_ids]
     if as_json:
         print(json.dumps({"count": len(token_ids), "ids": token_ids, "pieces": pieces}, ensure_ascii=False))
@@ -86,11 +86,6 @@ def tokens(
 
 
 def _render(request: Path, tokenizer: ChatTokenizer) -> tuple[int, ...]:
-    try:
-        body = json.loads(request.read_text())
-    except OSError as error:
-        raise ConfigError(f"--request {request}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise ConfigError(f"--request {request}: not JSON: {error}") from error
+    body = read_json_file(request, "--request")
     chat_request = to_chat_request(validate(ChatCompletionRequest, body))
     return render(chat_request, tokenizer).prompt.token_ids

@@ -1,6 +1,7 @@
 """A server of this process' own, for commands that need a model and no running server has it.
 
-The same application as `serve` runs, with the engine in a thread, on a free port of the loopback address.
+The same application as `serve` runs, on a free port of the loopback address. Its engine is a process too: in a thread
+of this one it would share the interpreter lock with the server, and inherit OpenMP threads that spin.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sparkstral.api.app import create_app
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import EngineConfig, ServerConfig
-from sparkstral.engine.inproc import InprocEngineClient
+from sparkstral.engine.process import ProcessEngineClient
 
 
 @contextmanager
@@ -27,7 +28,7 @@ def local_server(config: EngineConfig) -> Iterator[str]:
     Raises CheckpointError and NotReadyError as the engine does.
     """
     tokenizer = ChatTokenizer.load(config.model_path)
-    client = InprocEngineClient(config)
+    client = ProcessEngineClient(config)
     app = create_app(client, tokenizer, ServerConfig())
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -37,26 +37,26 @@ def resolve_model(model: str) -> Path:
 
 
 def _download(repo_id: str) -> Path:
+    # Imported here, since only a Hub id needs it. Its calls are guarded against any Exception: which class an
+    # unreachable Hub raises depends on the HTTP package under the Hub's client.
     from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import RepositoryNotFoundError
 
     try:
-        try:
-            names = HfApi().list_repo_files(repo_id)
-            patterns = _NATIVE_FILES if "params.json" in names else _HF_FILES
-        except (ConnectionError, OSError) as error:
-            if isinstance(error, RepositoryNotFoundError):
-                raise
-            patterns = _NATIVE_FILES + _HF_FILES  # offline: whatever was downloaded before
-        return Path(snapshot_download(repo_id, allow_patterns=patterns))
+        names = HfApi().list_repo_files(repo_id)
+        patterns = _NATIVE_FILES if "params.json" in names else _HF_FILES
     except RepositoryNotFoundError as error:
         raise CheckpointError(
             f"The Hub has no repository {repo_id!r} that you may read. Check the name; if it is gated, log in "
             "with `hf auth login` or set HF_TOKEN."
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, ConnectionError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception:
+        patterns = _NATIVE_FILES + _HF_FILES  # offline: whatever was downloaded before
+    try:
+        return Path(snapshot_download(repo_id, allow_patterns=patterns))
+    except Exception as error:
+        first_line = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
         raise CheckpointError(
-            f"Could not download {repo_id!r} from the Hub: {reason} Check the network and the free disk space and "
-            "run the same command again (it goes on where it stopped), or give a folder that holds the files."
+            f"Could not download {repo_id!r} from the Hub: {first_line}. Check the network and the free disk space "
+            "and run the same command again (it goes on where it stopped), or give a folder that holds the files."
         ) from error

@@ -19,7 +19,7 @@ Model = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 MaxModelLen = Annotated[
     int | None,
-    typer.Option("--max-model-len", min=1, help="Tokens of prompt and answer together. Default: the model's limit."),
+    typer.Option("--max-model-len", min=1, help="Tokens of prompt and answer together. Default: all that fits."),
 ]
 MaxNumSeqs = Annotated[int, typer.Option("--max-num-seqs", min=1, max=1024, help="Requests that run at once.")]
 MaxNumBatchedTokens = Annotated[

@@ -15,10 +15,11 @@ from sparkstral.types import EnginePhase, EngineStatus
 _POLL_S = 0.1  # often enough to look smooth
 
 
-def show_startup(client: EngineClient) -> None:
-    """Show the engine's phases until it is ready. Raises NotReadyError with the reason if it dies."""
+def show_startup(client: EngineClient, *, quiet: bool = False) -> None:
+    """Show the engine's phases until it is ready; `quiet`: only wait. Raises NotReadyError with the reason if it
+    dies."""
     console = Console(stderr=True)
-    if console.is_terminal:
+    if console.is_terminal and not quiet:
         with Progress(
             TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn(),
             TextColumn("{task.fields[detail]}"), console=console, transient=True,
@@ -32,7 +33,7 @@ def show_startup(client: EngineClient) -> None:
     else:
         shown = None
         while not _settled(status := client.status()):
-            if status.phase is not shown:
+            if status.phase is not shown and not quiet:
                 shown = status.phase
                 print(f"sparkstral: {status.phase.value} {status.detail}".rstrip(), file=sys.stderr, flush=True)
             time.sleep(_POLL_S)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import logging
+import math
 import shlex
 import socket
 import sys
+import time
 from contextlib import suppress
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Literal
 
 import typer
 import uvicorn
@@ -27,9 +32,14 @@ from sparkstral.config import (
     SERVED_MODEL_NAME,
     ServerConfig,
 )
-from sparkstral.engine.process import ProcessEngineClient
+from sparkstral.engine.client import EngineClient
+from sparkstral.engine.process import STOP_TIMEOUT_S, ProcessEngineClient
 from sparkstral.errors import ConfigError, NotReadyError
 from sparkstral.types import EngineInfo
+
+logger = logging.getLogger(__name__)
+
+DRAIN_S = 10.0  # after Ctrl-C, for answers that are nearly done; a supervisor's patience is usually longer
 
 
 def serve(
@@ -46,7 +56,8 @@ def serve(
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
-    logs.configure("json" if as_json else "text")
+    log_style: Literal["json", "text"] = "json" if as_json else "text"
+    logs.configure(log_style)
     engine_config = options.engine_config(
         resolve_model(model),
         device=device,
@@ -59,10 +70,18 @@ def serve(
     server_config = ServerConfig(host=host, port=port, served_model_name=served_model_name)
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
-    client = ProcessEngineClient(engine_config)
+    client = ProcessEngineClient(engine_config, log_style)
     app = create_app(client, tokenizer, server_config)
-    server = uvicorn.Server(
-        uvicorn.Config(app, log_level="warning", lifespan="on", timeout_graceful_shutdown=10, access_log=False)
+    server = DrainingServer(
+        uvicorn.Config(
+            app,
+            lifespan="on",
+            timeout_graceful_shutdown=math.ceil(DRAIN_S + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
+            access_log=False,
+            log_level="warning",
+            log_config=None,  # logs.configure has seen to it
+        ),
+        client,
     )
     asyncio.run(_serve(server, listener, client, server_config, as_json=as_json))
 
@@ -71,11 +90,50 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as error:
-        raise ConfigError(
-            f"Cannot listen on {host}:{port}: {error.strerror}. If another server runs there, stop it, or choose "
-            f"another port: --port {port + 1 if port < 65535 else port - 1}"
-        ) from error
+    except (OSError, TypeError, ValueError) as error:  # the latter two: no host could have that name
+        reason = getattr(error, "strerror", None) or error
+        if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
+            other = port + 1 if port < 65535 else port - 1
+            remedy = f"If another server runs there, stop it, or choose another port: --port {other}"
+        else:
+            remedy = "Give an address of this machine: --host 127.0.0.1, or 0.0.0.0 for all of them."
+        raise ConfigError(f"Cannot listen on {host}:{port}: {reason}. {remedy}") from error
+
+
+class DrainingServer(uvicorn.Server):
+    """A server whose answers end in words: none is cut off by its end.
+
+    After a signal they have `drain_s` to be completed; those that have not by then, or at a second signal, are
+    ended by the engine's stop, with the reason.
+    """
+
+    def __init__(self, config: uvicorn.Config, client: EngineClient, drain_s: float = DRAIN_S) -> None:
+        super().__init__(config)
+        self._client = client
+        self._drain_s = drain_s
+        self._is_urgent = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit and not self._is_urgent:
+            self._is_urgent = True
+        else:
+            super().handle_exit(sig, frame)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        draining = asyncio.create_task(self._end_answers())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            draining.cancel()
+
+    async def _end_answers(self) -> None:
+        end_s = time.monotonic() + self._drain_s
+        if self.server_state.tasks:
+            num_answers = len(self.server_state.tasks)
+            logger.info("stopping: %d answers have %g s to end; Ctrl-C ends them now", num_answers, self._drain_s)
+        while not self._is_urgent and time.monotonic() < end_s:
+            await asyncio.sleep(0.1)
+        await self._client.stop()
 
 
 async def _serve(
@@ -89,7 +147,7 @@ async def _serve(
     """Run until a signal ends the server, or until the engine fails to start, which is raised as NotReadyError."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     # Waiting for the engine polls in a thread, so that the door answers /health from the first moment on.
-    starting = asyncio.create_task(asyncio.to_thread(show_startup, client))
+    starting = asyncio.create_task(asyncio.to_thread(show_startup, client, quiet=as_json))
     await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
     if starting.done() and not serving.done():
         try:
@@ -100,6 +158,7 @@ async def _serve(
             raise
         _announce(client.info, config, as_json=as_json)
     await serving
+    await client.stop()  # done already, unless the server itself could not start
     with suppress(NotReadyError):  # stopped while it was still starting: the signal is the reason
         await starting
 

@@ -32,6 +32,8 @@ def tool_name(rng: random.Random, split: Split, names: Sequence[str]) -> str:
             name = choose(rng, _PREFIXES) + name
         elif roll < 0.42:
             name = f"{worlds.coined_word(rng, Split.TRAIN, 2)}_{name}"
+        elif roll < 0.52 and split is Split.TRAIN:  # a name that says little: the description must be read
+            name = "_".join(worlds.glued_word(rng) for _ in range(worlds.between(rng, 1, 2)))
         if allowed("tool", name, split):
             return name
 

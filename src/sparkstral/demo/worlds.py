@@ -8,10 +8,13 @@ depends on a seed.
 
 from __future__ import annotations
 
+import functools
+import json
 import random
 import zlib
 from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
 from sparkstral.demo import words
@@ -29,6 +32,7 @@ _DOCUMENTED = frozenset(
     """.split()
 ) | {"37 45", "2 2", "12 30", "1 10 False", "1 5 False"}
 _HELD_OUT_ONE_IN = 10
+_GLUED_SHARE = 0.35
 
 T = TypeVar("T")
 
@@ -73,8 +77,36 @@ def several(rng: random.Random, items: Sequence[T], count: int) -> list[T]:
     return rng.sample(items, count)
 
 
+@functools.cache
+def vocabulary() -> tuple[str, ...]:
+    """The vocabulary's entries of ASCII letters alone; one that begins a word has its space."""
+    path = Path(__file__).parent / "checkpoint" / "tekken.json"
+    entries = (entry["token_str"] for entry in json.loads(path.read_text(encoding="utf-8"))["vocab"])
+    return tuple(text for text in entries if text and text.isascii() and text.strip().isalpha())
+
+
+@functools.cache
+def _whole_words() -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in vocabulary() if entry[0] == " ")
+
+
+def glued_word(rng: random.Random) -> str:
+    """A word of the vocabulary, or a few of its entries glued to one, in lower case.
+
+    For training only. A model that has copied every entry of its vocabulary copies words that it has not
+    seen; one that was trained on the pools alone says a word of theirs instead.
+    """
+    while True:
+        if rng.random() < 0.4:
+            made = choose(rng, _whole_words())
+        else:
+            made = "".join(choose(rng, vocabulary()).strip() for _ in range(between(rng, 1, 3)))
+        if 2 < len(made) < 15:
+            return made.lower()
+
+
 class Pool:
-    """A list of things of one kind, with its two sides."""
+    """A list of things of one kind, with its two sides; in training some are glued words."""
 
     def __init__(self, kind: str, items: Sequence[str]) -> None:
         self.kind = kind
@@ -88,6 +120,11 @@ class Pool:
 
     def pick(self, rng: random.Random, split: Split) -> str:
         """One item of one side."""
+        while split is Split.TRAIN and rng.random() < _GLUED_SHARE:
+            made = glued_word(rng)
+            item = made.capitalize() if self.train[0][0].isupper() else made
+            if item not in self.held_out:
+                return item
         return choose(rng, self.side(split))
 
 
@@ -133,17 +170,16 @@ def held_out_anywhere(text: str) -> bool:
 
 
 def coined_word(rng: random.Random, split: Split, max_syllables: int = 3) -> str:
-    """A pronounceable word that no dictionary holds."""
+    """A pronounceable word that no dictionary holds; in training half of them are glued words."""
     while True:
-        count = 2 if rng.random() < 0.7 else between(rng, 1, max_syllables)
-        parts = []
-        for _ in range(count):
-            parts.append(choose(rng, words.ONSETS))
-            parts.append(choose(rng, words.VOWELS))
-        parts.append(choose(rng, words.CODAS))
-        word = "".join(parts)
-        if len(word) > 2 and allowed("coined", word, split):
-            return word
+        if split is Split.TRAIN and rng.random() < 0.5:
+            made = glued_word(rng)
+        else:
+            count = 2 if rng.random() < 0.7 else between(rng, 1, max_syllables)
+            parts = [choose(rng, words.ONSETS) + choose(rng, words.VOWELS) for _ in range(count)]
+            made = "".join(parts) + choose(rng, words.CODAS)
+        if len(made) > 2 and allowed("coined", made, split):
+            return made
 
 
 def word(rng: random.Random, split: Split) -> str:

@@ -16,6 +16,7 @@ import torch
 
 from sparkstral.checkpoint.forms import Part
 from sparkstral.checkpoint.load import load_planned
+from sparkstral.checkpoint.locate import locate_tokenizer
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.config import EngineConfig
@@ -64,14 +65,13 @@ def build_engine(
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     device = choose_device(config.device)
-    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files
-    # hold.
+    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     load_plan = plan_load(config.model_path)
     model_config = load_plan.config
     memory_plan = plan_memory(config, load_plan, device, dtype).require()
     logger.info("memory plan:\n%s", memory_plan.table())
-    vocabulary = read_vocabulary(config.model_path / "tekken.json")
+    vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
     grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
 
     def show_progress(progress: LoadProgress) -> None:
@@ -125,9 +125,7 @@ def describe_device(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
-def plan_memory(
-    config: EngineConfig, load_plan: LoadPlan, device: torch.device, dtype: torch.dtype
-) -> MemoryPlan:
+def plan_memory(config: EngineConfig, load_plan: LoadPlan, device: torch.device, dtype: torch.dtype) -> MemoryPlan:
     """The memory that `config` asks for, from the checkpoint's headers alone."""
     model_config = load_plan.config
     num_parameters = sum(

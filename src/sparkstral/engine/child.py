@@ -33,9 +33,7 @@ def main(setup: Setup) -> None:
     push = context.socket(zmq.PUSH)
     push.set_hwm(0)
     push.connect(setup.from_engine_address)
-    threading.Thread(
-        target=_listen, args=(context, setup.to_engine_address, inbox), name="listen", daemon=True
-    ).start()
+    threading.Thread(target=_listen, args=(context, setup.to_engine_address, inbox), name="listen", daemon=True).start()
 
     def send(message: FromEngine) -> None:
         push.send(encode(message))

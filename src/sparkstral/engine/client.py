@@ -34,8 +34,7 @@ class EngineClient(Protocol):
         """
 
     async def abort(self, request_id: str) -> None:
-        """End a request: its generator yields a last output with `FinishReason.ABORTED`. An unknown id is
-        ignored."""
+        """End a request: its generator yields a last output with `FinishReason.ABORTED`. An unknown id is ignored."""
 
     def status(self) -> EngineStatus:
         """Where the engine stands now; never blocks."""

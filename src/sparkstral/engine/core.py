@@ -55,8 +55,7 @@ class EngineCore:
         self._send = send
         self._outputs: list[TokenOutput] = []
         self._waiting_for_grammar: dict[str, tuple[GenerationRequest, Compilation]] = {}
-        # Holding a grammar keeps it from being forgotten while its request may still be preempted and
-        # resumed.
+        # Holding a grammar keeps it from being forgotten while its request may still be preempted and resumed.
         self._grammars_in_use: dict[str, CompiledGrammar] = {}
 
     def warm_up(self) -> None:
@@ -134,10 +133,11 @@ class EngineCore:
             result = self._runner.execute(step)
         except DeviceError:
             raise
-        except Exception as error:
-            # The device works on, so only those whose step this was have lost something.
+        except Exception:
+            # The device works on, so only those whose step this was have lost something. What is to be read in an
+            # exception (paths, addresses) is for the log alone.
             logger.exception("step %d failed", step.step)
-            failure = Failure("internal", f"A step of the model failed: {error!r}")
+            failure = Failure("internal", "A step of the model failed; the server's log says why. Try again.")
             result = ModelRunnerOutput({}, {request.request_id: failure for request in step.scheduled})
         self._outputs.extend(self._scheduler.update(step, result))
 

@@ -1,4 +1,4 @@
-"""The engine in a thread of this process: for tests, for `chat` and for the demo's evaluation.
+"""The engine in a thread of this process: for tests, and for programs that embed the engine.
 
 Owns that thread and the way back into the event loop; the same engine and the same client as across the line.
 """
@@ -34,9 +34,7 @@ class InprocEngineClient(LineClient):
             except RuntimeError:  # the loop was closed, so no one is left to serve
                 self._inbox.put(Shutdown())
 
-        self._thread = threading.Thread(
-            target=live, args=(self._config, self._inbox, send), name="engine", daemon=True
-        )
+        self._thread = threading.Thread(target=live, args=(self._config, self._inbox, send), name="engine", daemon=True)
         self._thread.start()
 
     async def stop(self) -> None:

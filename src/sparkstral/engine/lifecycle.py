@@ -40,5 +40,5 @@ def live(config: EngineConfig, inbox: Inbox, send: Callable[[FromEngine], None])
         reason = str(error)
     except BaseException as error:  # a MemoryError too must be told
         logger.exception("the engine ends")
-        reason = f"A defect of the engine: {error!r}. Its log has the details."
+        reason = f"A defect of the engine ({type(error).__name__}); its log has the details."
     report(EnginePhase.DEAD, detail=reason)

@@ -61,7 +61,7 @@ class ProcessEngineClient(LineClient):
         child = EngineProcess(self._receive)
         try:
             await child.spawn(self._config, self._log_style, self._log_level)
-        except OSError as error:
+        except (OSError, zmq.ZMQError) as error:
             child.close()
             reason = f"The engine process could not be started: {error}."
             self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
@@ -92,6 +92,8 @@ class ProcessEngineClient(LineClient):
     async def _watch(self, child: EngineProcess) -> None:
         """Until the child is gone; then whatever still waits for it is told."""
         reason = await child.wait()
+        if self._status.phase is EnginePhase.DRAINING:
+            reason = STOPPED  # perhaps by force, and by us
         self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
 
 
@@ -100,15 +102,13 @@ class EngineProcess:
 
     def __init__(self, receive: Callable[[FromEngine], None]) -> None:
         self._receive = receive
-        self._folder = Path(tempfile.mkdtemp(prefix="sparkstral-"))  # mode 0700
+        self._folder: Path | None = None
         self._context = zmq.Context()
         # Unbounded, so that sending never waits: requests are small, and outputs are read as they come.
         self._push = self._context.socket(zmq.PUSH)
         self._push.set_hwm(0)
-        self._push.bind(self._address("to-engine"))
         self._pull = zmq.asyncio.Socket(self._context, zmq.PULL)
         self._pull.set_hwm(0)
-        self._pull.bind(self._address("from-engine"))
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -116,8 +116,16 @@ class EngineProcess:
         return self._require_process().pid
 
     async def spawn(self, config: EngineConfig, log_style: Literal["text", "json"], log_level: str) -> None:
-        """Start the child, with an interpreter of its own: a fork would inherit threads and sockets."""
-        setup = Setup(config, self._address("to-engine"), self._address("from-engine"), log_style, log_level)
+        """Start the child, with an interpreter of its own: a fork would inherit threads and sockets.
+
+        Raises OSError or zmq.ZMQError if the system refuses (no space for the sockets' folder, a path too long for
+        them, no such interpreter); then `close` it.
+        """
+        self._folder = Path(tempfile.mkdtemp(prefix="sparkstral-"))  # mode 0700
+        to_engine, from_engine = (f"ipc://{self._folder / name}" for name in ("to-engine", "from-engine"))
+        self._push.bind(to_engine)
+        self._pull.bind(from_engine)
+        setup = Setup(config, to_engine, from_engine, log_style, log_level)
         package_root = str(Path(sparkstral.__file__).parents[1])
         search_path = os.pathsep.join(filter(None, (package_root, os.environ.get("PYTHONPATH"))))
         # Threads that spin while they wait for each other take the cores from the server and from each other:
@@ -149,8 +157,7 @@ class EngineProcess:
             self._require_process().kill()
 
     async def wait(self) -> str:
-        """Pass on what the child says until it is gone; why it ended, in a sentence. Closes
-        itself."""
+        """Pass on what the child says until it is gone; why it ended, in a sentence. Closes itself."""
         listening = asyncio.create_task(self._listen())
         ended = asyncio.create_task(self._require_process().wait())
         await asyncio.wait([listening, ended], return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +175,8 @@ class EngineProcess:
         self._push.close(linger=0)
         self._pull.close(linger=0)
         self._context.term()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _listen(self) -> None:
         while True:
@@ -178,9 +186,6 @@ class EngineProcess:
         if self._process is None:
             raise RuntimeError("the child was not spawned")
         return self._process
-
-    def _address(self, name: str) -> str:
-        return f"ipc://{self._folder / name}"
 
 
 def describe_exit(return_code: int) -> str:

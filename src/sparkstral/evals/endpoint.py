@@ -19,14 +19,17 @@ class EndpointError(SparkstralError):
 
 
 class Endpoint:
-    """`url` is the server's root, e.g. http://127.0.0.1:8002."""
+    """`url` is the server's root, e.g. http://127.0.0.1:8002. Raises EndpointError for what is no URL."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         # No read limit: the first token of a 262,144-token prompt may take minutes.
-        self._http = httpx.AsyncClient(
-            base_url=url.rstrip("/"), headers=headers, timeout=httpx.Timeout(None, connect=10.0)
-        )
+        timeout = httpx.Timeout(None, connect=10.0)
+        root = url.rstrip("/").removesuffix("/v1")  # SDKs are given the URL with it
+        try:
+            self._http = httpx.AsyncClient(base_url=root, headers=headers, timeout=timeout)
+        except (httpx.InvalidURL, UnicodeEncodeError) as error:
+            raise EndpointError(f"{url!r} and its key cannot be used as an address: {error}") from error
         self.url = url
 
     async def aclose(self) -> None:

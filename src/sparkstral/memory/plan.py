@@ -231,10 +231,8 @@ class _Room:
         given, longest = self._request.kv_memory_bytes, self.longest(max_model_len)
         need = f"a request of {max_model_len:,} tokens needs {format_bytes(needed_bytes)} of KV cache"
         if given is not None and given < needed_bytes:
-            return (
-                f"--kv-memory gives {format_bytes(given)} and {need}. "
-                f"Raise it to {_as_flag(needed_bytes)}, or set --max-model-len to {longest} or less."
-            )
+            shorter = f", or set --max-model-len to {longest} or less" if longest >= MIN_MODEL_LEN else ""
+            return f"--kv-memory gives {format_bytes(given)} and {need}. Raise it to {_as_flag(needed_bytes)}{shorter}."
         workspace_bytes = sum(line.num_bytes for line in self._request.workspace.lines(max_model_len))
         account = (
             f"Of {format_bytes(self._available.num_bytes)} available ({self._available.source}), "

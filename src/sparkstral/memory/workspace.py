@@ -21,7 +21,10 @@ from sparkstral.model.config import (
 )
 
 FLOAT32_BYTES = 4
-MASK_ROWS = 256  # queries that attend at once when a chunk follows on cached context
+# Bounds that the kernels' plain PyTorch keeps to, repeated here because this room must not import torch; a test holds
+# them equal.
+MASKED_QUERIES = 1024  # that attend at once, expanded, when a chunk follows on cached context
+MAX_SCORES = 1 << 25  # of one request at a time, absorbed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,17 @@ class Workspace:
     def _attention_bytes(self, max_model_len: int) -> int:
         """Of the step's tokens: queries before and after rotation, outputs before and after transposing. Of
         the longest request: its latents gathered and converted, and every head's keys (made, then joined) and
-        values."""
+        values. A request attends in one form or the other; the larger counts."""
         heads, tokens, keys = self.model.num_attention_heads, self.max_num_batched_tokens, max_model_len
         qk_width = QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM
         of_tokens = tokens * (self.model.q_lora_rank + LATENT_WIDTH + heads * 2 * (qk_width + V_HEAD_DIM))
         of_keys = keys * (3 * LATENT_WIDTH + heads * (QK_NOPE_HEAD_DIM + qk_width + 2 * V_HEAD_DIM))
-        mask = min(tokens, MASK_ROWS) * keys
+        mask = min(tokens, MASKED_QUERIES) * keys  # of truth values, and as numbers
         up_projection = heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
-        return (of_tokens + of_keys + mask + up_projection) * self.dtype_bytes + mask
+        expanded = (of_keys + mask + up_projection) * self.dtype_bytes + mask
+        scores = min(tokens * heads * keys, max(MAX_SCORES, heads * keys))  # and their softmax
+        absorbed = (2 * keys * LATENT_WIDTH + 2 * scores) * FLOAT32_BYTES
+        return of_tokens * self.dtype_bytes + max(expanded, absorbed)
 
     def _experts_bytes(self) -> int:
         """Inputs and outputs of all pairs of token and expert, the latter in float32 too; then one expert's

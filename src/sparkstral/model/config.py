@@ -1,4 +1,4 @@
-"""The model's constants, by their Hugging Face names, and the check that this engine computes them.
+"""The model's constants, by their Hugging Face names.
 
 Owns the shape of the network; must not know files or their names (checkpoint/ reads them into a
 `ModelConfig`). Source: docs/model.md (params.json of Mistral-Small-4-119B-2603-NVFP4).
@@ -7,8 +7,6 @@ Owns the shape of the network; must not know files or their names (checkpoint/ r
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from sparkstral.errors import CheckpointError
 
 QK_NOPE_HEAD_DIM = 64
 QK_ROPE_HEAD_DIM = 64
@@ -41,12 +39,3 @@ class ModelConfig:
     llama_4_original_max_position_embeddings: int
     max_position_embeddings: int
     routed_scaling_factor: float = 1.0
-
-
-def expect(found: object, expected: object, name: str, source: str) -> None:
-    """Raise `CheckpointError` unless a constant of the file has the value that this engine is built for."""
-    if found != expected:
-        raise CheckpointError(
-            f"{source}: {name} is {found!r}, and this engine computes only {expected!r}. "
-            "It serves Mistral Small 4 (and the demo of its family); this file describes another model."
-        )

@@ -19,4 +19,3 @@ class ForwardBatch:
     cu_seqlens_q: tuple[int, ...]  # R + 1: where each request's tokens begin and end
     seq_lens: tuple[int, ...]  # R: tokens in the cache after this pass, these included
     logits_rows: Tensor  # [L] int64, into T
-    block_size_tokens: int

@@ -18,8 +18,7 @@ from sparkstral.types import ScheduledRequest
 def build_forward_batch(
     scheduled: Sequence[ScheduledRequest], block_size_tokens: int, device: torch.device
 ) -> ForwardBatch:
-    """One request after the other, in the order of `scheduled`; logits for the last token of each that
-    samples."""
+    """One request after the other, in the order of `scheduled`; logits for the last token of each that samples."""
     num_tokens = [len(request.token_ids) for request in scheduled]
     cu_seqlens_q = (0, *accumulate(num_tokens))
     width = max(len(request.block_ids) for request in scheduled)
@@ -34,9 +33,7 @@ def build_forward_batch(
         block_ids = block_tables[i, positions[rows] // block_size_tokens]
         slot_mapping[rows] = block_ids * block_size_tokens + positions[rows] % block_size_tokens
     input_ids = [token_id for request in scheduled for token_id in request.token_ids]
-    logits_rows = [
-        end - 1 for request, end in zip(scheduled, cu_seqlens_q[1:], strict=True) if request.samples
-    ]
+    logits_rows = [end - 1 for request, end in zip(scheduled, cu_seqlens_q[1:], strict=True) if request.samples]
     return ForwardBatch(
         input_ids=torch.tensor(input_ids, dtype=torch.int64).to(device),
         positions=torch.from_numpy(positions).to(device),
@@ -45,5 +42,4 @@ def build_forward_batch(
         cu_seqlens_q=cu_seqlens_q,
         seq_lens=tuple(r.num_computed_tokens + n for r, n in zip(scheduled, num_tokens, strict=True)),
         logits_rows=torch.tensor(logits_rows, dtype=torch.int64).to(device),
-        block_size_tokens=block_size_tokens,
     )

@@ -14,6 +14,5 @@ from sparkstral.model.config import LATENT_WIDTH
 def allocate_latent_pool(
     num_layers: int, num_blocks: int, block_size_tokens: int, device: torch.device, dtype: torch.dtype
 ) -> Tensor:
-    """[num_layers, num_blocks, block_size, 320], zeros: what memory held before must not be read as a
-    latent."""
+    """[num_layers, num_blocks, block_size, 320], zeros: what memory held before must not be read as a latent."""
     return torch.zeros(num_layers, num_blocks, block_size_tokens, LATENT_WIDTH, device=device, dtype=dtype)

@@ -25,6 +25,7 @@ from sparkstral.types import Failure, SamplingParams
 # The likeliest token's weight. 131,072 tokens of this weight sum to 2^57, which int64 holds; a token less
 # likely than 2^-40 of the likeliest is never drawn, which no one can observe.
 _ONE = float(1 << 40)
+_TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +95,10 @@ def _mask(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution
-    function."""
+    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution function."""
     device = logits.device
-    temperature = _column([row.params.temperature for row in rows], device)
+    # What float32 would round to 0 is as good as greedy, and must not divide by 0.
+    temperature = _column([max(row.params.temperature, _TINY) for row in rows], device)
     # The difference first: dividing by a tiny temperature could overflow the largest logit itself.
     below_likeliest = logits - logits.amax(dim=-1, keepdim=True)
     probabilities = torch.exp(below_likeliest / temperature)  # relative to the likeliest

@@ -195,17 +195,6 @@ class Scheduler:
                 outputs.append(self._end(request, new_token_ids, finish_reason=finish_reason))
         return outputs
 
-    def fail_all(self, failure: Failure) -> list[TokenOutput]:
-        """End every request, the step in flight included: the device has failed, or the engine stops."""
-        finished_in_flight = [r for r in self._in_flight or () if r.status is RequestStatus.FINISHED]
-        self._in_flight = None
-        for request in finished_in_flight:
-            self._cache.release(request.table)
-        requests = list(self._requests.values())
-        self._waiting.clear()
-        self._running.clear()
-        return [self._end(request, (), failure=failure) for request in requests]
-
     def stats(self) -> EngineStats:
         return EngineStats(
             step=self._step,

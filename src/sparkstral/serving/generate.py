@@ -52,7 +52,7 @@ class Generator:
         self._client = client
         self._tokenizer = tokenizer
         self._config = config
-        self._admission = Admission(config.max_queue)
+        self._admission = Admission(config.max_in_flight)
 
     async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         """Render and check. Raises RequestError (PromptTooLongError …), OverloadedError, NotReadyError."""

@@ -7,6 +7,7 @@ engine thread alone: workers only compile and leave their result in a queue, so 
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 import time
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import Failure, GrammarSpec
+
+logger = logging.getLogger(__name__)
 
 TIME_LIMIT_S = 5.0  # a schema of 2,400 patterned properties takes 0.2 s (measured 2026-12-02)
 MAX_WORKERS = 2  # compiling is rare; more would only take cores from the model
@@ -41,8 +44,7 @@ class GrammarCompiler:
         wake: Callable[[], None],
         time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
-        """`build` compiles a lark text and raises `GrammarError`; `wake` is called by a worker when it is
-        done."""
+        """`build` compiles a lark text and raises `GrammarError`; `wake` is called by a worker when it is done."""
         self._build = build
         self._wake = wake
         self._time_limit_s = time_limit_s
@@ -54,8 +56,7 @@ class GrammarCompiler:
         self._live: weakref.WeakValueDictionary[GrammarSpec, CompiledGrammar] = weakref.WeakValueDictionary()
 
     def compile(self, spec: GrammarSpec) -> Compilation:
-        """Begin; the result may be there already. The caller keeps the result for as long as its request
-        lives."""
+        """Begin; the result may be there already. The caller keeps the result for as long as its request lives."""
         grammar = self._live.get(spec)
         if grammar is not None:
             self._remember(spec, grammar)
@@ -73,8 +74,7 @@ class GrammarCompiler:
         return self._live[spec]
 
     def poll(self) -> float | None:
-        """Set the results of what is done or overdue. Returns in how many seconds to poll at the latest, if
-        at all."""
+        """Set the results of what is done or overdue. Returns in how many seconds to poll at the latest, if at all."""
         while not self._done.empty():
             compilation, result = self._done.get()
             if compilation in self._running:  # else it was given up
@@ -110,8 +110,9 @@ class GrammarCompiler:
             result = self._build(compilation.spec.lark)
         except GrammarError as error:
             result = Failure("grammar", f"The schema or grammar cannot be used: {error}")
-        except Exception as error:
-            result = Failure("grammar", f"The schema or grammar could not be compiled: {error!r}")
+        except Exception:
+            logger.exception("a grammar could not be compiled")
+            result = Failure("grammar", "The schema or grammar could not be compiled; the server's log says why.")
         self._done.put((compilation, result))
         self._wake()
 

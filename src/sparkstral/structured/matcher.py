@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from sparkstral.errors import SparkstralError
 
-# The library's own bounds keep compiling and masking to milliseconds; its long reports would show us, not the
-# user.
+# The library's own bounds keep compiling and masking to milliseconds; its long reports would show us, not the user.
 _LIMITS = llguidance.LLParserLimits(verbose_errors=False)
 
 

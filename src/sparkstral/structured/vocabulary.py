@@ -21,8 +21,7 @@ EOS_TOKEN_ID = 2
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """`token_bytes[rank]` belongs to id `num_special_tokens + rank`; `pattern` splits text before the
-    merges."""
+    """`token_bytes[rank]` belongs to id `num_special_tokens + rank`; `pattern` splits text before the merges."""
 
     token_bytes: tuple[bytes, ...]
     num_special_tokens: int
@@ -43,8 +42,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         pattern = str(config["pattern"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
-            f"{path}: cannot be read as a tekken vocabulary ({error!r}). "
-            "Fetch the file again from the model's page."
+            f"{path}: cannot be read as a tekken vocabulary ({error!r}). Fetch the file again from the model's page."
         ) from error
     if len(token_bytes) != num_ranks:
         raise CheckpointError(

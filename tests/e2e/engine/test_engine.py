@@ -57,9 +57,7 @@ async def generate(client: EngineClient, request: GenerationRequest) -> tuple[li
 def requests(count: int, params: SamplingParams = GREEDY) -> list[GenerationRequest]:
     """Prompts that begin alike and go on differently, of 5 to 5 + 3 * count tokens."""
     return [
-        GenerationRequest(
-            f"r{i}", (1, 3, 70, *((50 + i * 7 + j) % VOCAB_SIZE for j in range(2 + 3 * i))), params
-        )
+        GenerationRequest(f"r{i}", (1, 3, 70, *((50 + i * 7 + j) % VOCAB_SIZE for j in range(2 + 3 * i))), params)
         for i in range(count)
     ]
 

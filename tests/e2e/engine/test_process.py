@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sparkstral.engine.messages import STOPPED
 from sparkstral.engine.process import ProcessEngineClient, describe_exit
 from sparkstral.errors import NotReadyError
 from sparkstral.types import EnginePhase, GenerationRequest, SamplingParams, TokenOutput
@@ -82,6 +83,23 @@ def test_stop_returns_when_the_process_is_gone_and_its_folder_too(
         await client.stop()
         assert is_gone(process_id)
         assert list(tmp_path.iterdir()) == []
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_hears_nothing_is_stopped_all_the_same(tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sparkstral.engine.process.STOP_TIMEOUT_S", 0.2)
+
+    async def main() -> None:
+        client = ProcessEngineClient(tiny_config(tiny_model))
+        await client.start()
+        await client.wait_until_ready()
+        process_id = client.process_id
+        assert process_id is not None
+        os.kill(process_id, signal.SIGSTOP)
+        await client.stop()
+        assert is_gone(process_id)
+        assert client.status().detail == STOPPED  # not a guess about who killed it
 
     asyncio.run(main())
 
@@ -166,6 +184,27 @@ def test_a_process_that_cannot_be_started_is_a_dead_engine(tmp_path: Path, monke
             await client.wait_until_ready()
         await client.stop()
         assert list(tmp_path.iterdir()) == []
+
+    asyncio.run(main())
+
+
+def test_sockets_that_the_system_refuses_are_a_dead_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    too_long = tmp_path / ("x" * 120)  # a socket's path has 107 characters at most
+    too_long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(too_long))
+
+    async def main() -> None:
+        client = ProcessEngineClient(tiny_config(tmp_path))
+        await client.start()
+        with pytest.raises(NotReadyError, match="could not be started"):
+            await client.wait_until_ready()
+        await client.stop()
+        assert list(too_long.iterdir()) == []
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+        client = ProcessEngineClient(tiny_config(tmp_path))
+        await client.start()
+        with pytest.raises(NotReadyError, match="missing"):
+            await client.wait_until_ready()
 
     asyncio.run(main())
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparkstral.chat.history import repair_history, role_of
+from sparkstral.chat.history import repair_history
 from sparkstral.errors import RequestError
 from sparkstral.types import ChatMessage, Part, TextPart, ThinkPart, ToolCall
 
@@ -200,14 +200,6 @@ def test_results_without_an_id_answer_the_calls_in_order() -> None:
     history = repair_history([say("user", "x"), call("p", "q"), result(None, "a"), result(None, "b")])
     assert told(history.messages)[2:] == ["tool: a", "tool: b"]
     assert [m.tool_call_id for m in history.messages[2:]] == [c.id for c in history.messages[1].tool_calls]
-
-
-def test_words_for_roles() -> None:
-    assert role_of("developer", 0) == "system"
-    assert role_of("function", 0) == "tool"
-    with pytest.raises(RequestError, match=r"messages\[3\].role is 'narrator'") as refused:
-        role_of("narrator", 3)
-    assert refused.value.param == "messages[3].role"
 
 
 @pytest.mark.parametrize(

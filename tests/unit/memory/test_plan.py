@@ -153,6 +153,12 @@ def test_a_pool_too_small_for_the_length_that_was_fixed_is_refused() -> None:
     assert draw_plan(request(max_model_len=65_536, kv_memory_bytes=1442 * MiB), SPARK).fits
 
 
+def test_a_pool_in_which_no_length_fits_gives_no_length_as_a_remedy() -> None:
+    plan = draw_plan(request(max_model_len=65_536, kv_memory_bytes=1024), SPARK)
+    assert not plan.fits
+    assert plan.verdict.endswith("Raise it to 1442MiB.")
+
+
 def test_a_pool_larger_than_what_is_left_is_refused() -> None:
     plan = draw_plan(request(kv_memory_bytes=100 * GiB), SPARK)
     assert not plan.fits

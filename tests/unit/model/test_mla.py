@@ -30,7 +30,7 @@ def test_the_form_with_fewer_multiply_adds_is_taken(
 def batch(cu_seqlens_q: tuple[int, ...], seq_lens: tuple[int, ...]) -> ForwardBatch:
     tokens = torch.zeros(cu_seqlens_q[-1], dtype=torch.int64)
     tables = torch.arange(len(seq_lens))[:, None].expand(-1, 3)
-    return ForwardBatch(tokens, tokens, tokens, tables, cu_seqlens_q, seq_lens, tokens, 64)
+    return ForwardBatch(tokens, tokens, tokens, tables, cu_seqlens_q, seq_lens, tokens)
 
 
 def test_a_mixed_batch_is_divided_and_keeps_its_order() -> None:

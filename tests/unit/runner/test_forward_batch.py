@@ -25,7 +25,6 @@ def test_a_decode_and_two_chunks_lie_one_after_the_other():
     assert batch.cu_seqlens_q == (0, 1, 4, 6)
     assert batch.seq_lens == (6, 6, 2)
     assert batch.logits_rows.tolist() == [0, 5]
-    assert batch.block_size_tokens == 4
     for tensor in (
         batch.input_ids,
         batch.positions,

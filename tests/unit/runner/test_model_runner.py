@@ -147,9 +147,7 @@ def test_a_chunk_fills_the_cache_and_samples_nothing():
     chunk = ScheduledRequest("r", (1, 2, 3), 0, block_ids(0), False)
     assert runner.execute(SchedulerOutput(1, (chunk,), new)).sampled == {}
     rest = ScheduledRequest("r", (4, 5), 3, block_ids(0), True)
-    assert runner.execute(SchedulerOutput(2, (rest,))).sampled["r"] == (
-        int(logits_of([1, 2, 3, 4, 5]).argmax()),
-    )
+    assert runner.execute(SchedulerOutput(2, (rest,))).sampled["r"] == (int(logits_of([1, 2, 3, 4, 5]).argmax()),)
     assert model.num_tokens_per_pass == [3, 2]
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from sparkstral.sampling import sampler
 from sparkstral.sampling.sampler import SamplingRow, derive_seed, draw_uniform, sample
 from sparkstral.types import Failure, SamplingParams
 
@@ -131,6 +132,15 @@ def test_forbidden_tokens_never_come():
     assert sample(torch.tensor([logits]), [row]) == [1]
 
 
+@pytest.mark.parametrize(("uniform", "expected"), [(0.0, 1), (1 - 2.0**-53, 3)])
+def test_the_ends_of_the_distribution_are_allowed_tokens(
+    uniform: float, expected: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sampler, "draw_uniform", lambda seed, position: uniform)
+    row = SamplingRow(replace(PLAIN, banned_token_ids=(0, 4)), 0, 0)
+    assert sample(torch.zeros(1, 5), [row]) == [expected]
+
+
 def test_masks_reach_every_word():
     logits = torch.zeros(3, 70)
     rows = [SamplingRow(PLAIN, 0, 0, bitmask=bitmask(70, token)) for token in (31, 32, 69)]
@@ -158,9 +168,10 @@ def test_a_row_that_may_say_nothing_fails_alone():
     assert isinstance(something, int)
 
 
-def test_tiny_temperatures_do_not_overflow():
-    logits = torch.tensor([[300.0, 299.0, -300.0]])
-    assert sample(logits, [SamplingRow(replace(PLAIN, temperature=1e-30), 0, 0)]) == [0]
+@pytest.mark.parametrize("temperature", [1e-30, 1e-40, 1e-300])
+def test_tiny_temperatures_are_greedy(temperature: float):
+    logits = torch.tensor([[299.0, 300.0, -300.0]])
+    assert sample(logits, [SamplingRow(replace(PLAIN, temperature=temperature), 0, 0)]) == [1]
 
 
 def test_the_given_logits_stay_as_they_were():

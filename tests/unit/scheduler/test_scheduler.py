@@ -417,24 +417,6 @@ def test_a_step_without_a_token_for_a_row_ends_that_request_alone() -> None:
     assert_as_if_alone(engine, other)
 
 
-def test_when_the_engine_fails_every_request_ends_once_and_all_blocks_are_free() -> None:
-    engine = FakeEngine(max_num_seqs=2)
-    for name in "abcd":
-        engine.add(make_request(name, prompt(5, first=ord(name))))
-    engine.step()
-    engine.scheduler.schedule()
-    engine.abort("a")
-    dead = Failure("engine_dead", "The device is gone.")
-    assert [(o.request_id, o.failure) for o in engine.scheduler.fail_all(dead)] == [(n, dead) for n in "bcd"]
-    assert engine.scheduler.fail_all(dead) == []
-    assert not engine.scheduler.has_work
-    assert engine.scheduler.stats().num_free_blocks == engine.cache.pool.num_usable
-    engine.outputs.clear()
-    engine.add(after := make_request("after", prompt(5)))
-    engine.run()
-    assert_as_if_alone(engine, after)
-
-
 # ---- the order of calls -----------------------------------------------------------------------------------
 
 

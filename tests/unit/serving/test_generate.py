@@ -121,7 +121,7 @@ def test_leaving_early_aborts_and_gives_the_slot_back(tokenizer: ChatTokenizer) 
     engine = FakeEngine(lambda request: written(tokenizer, "one two three", "</s>"))
 
     async def leave() -> None:
-        generator = Generator(engine, tokenizer, ServerConfig(max_queue=1))
+        generator = Generator(engine, tokenizer, ServerConfig(max_in_flight=1))
         prepared = await generator.prepare(ask(), "one")
         async with aclosing(generator.run(prepared)) as events:
             await anext(events)

@@ -17,9 +17,7 @@ from sparkstral.structured.vocabulary import Vocabulary, build_grammar_tokenizer
 PATTERN = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+"
 EOS, CALL, ARGS = 2, 9, 32
 MERGES = (b"na", b"me", b"name", b'{"', b'":', b' "')
-VOCABULARY = Vocabulary(
-    tuple(bytes([i]) for i in range(256)) + MERGES, num_special_tokens=40, pattern=PATTERN
-)
+VOCABULARY = Vocabulary(tuple(bytes([i]) for i in range(256)) + MERGES, num_special_tokens=40, pattern=PATTERN)
 VOCAB_SIZE = 320  # more logits than tokens
 TOKENIZER = build_grammar_tokenizer(VOCABULARY, VOCAB_SIZE)
 

@@ -257,9 +257,13 @@ def fragment_sample(rng: random.Random, fragments: Sequence[str]) -> Conversatio
     return Conversation("lists", tuple(messages))
 
 
+# What is harder to learn is asked more often.
+_PRACTISED = (*LABELS, "repeat", "repeat", "spell", "spell backwards", "spell backwards", "reverse")
+
+
 def exchange(rng: random.Random, split: Split) -> list[Message]:
     """One request of any kind and its answer."""
-    return labelled(rng, split, "repeat" if rng.random() < 0.2 else choose(rng, LABELS))
+    return labelled(rng, split, choose(rng, _PRACTISED))
 
 
 def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:

@@ -1,0 +1,103 @@
+"""A whole step loop for tests: real scheduler, cache books, runner and grammars over `ContextModel`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sparkstral.engine.core import EngineCore
+from sparkstral.engine.inbox import Inbox
+from sparkstral.engine.messages import FromEngine, Outputs, Shutdown, Submit, ToEngine
+from sparkstral.kv_cache.manager import KvCacheManager
+from sparkstral.runner.model_runner import ModelRunner
+from sparkstral.scheduler.budgets import SchedulerConfig
+from sparkstral.scheduler.scheduler import Scheduler
+from sparkstral.structured.compiler import GrammarCompiler
+from sparkstral.structured.matcher import CompiledGrammar
+from sparkstral.structured.vocabulary import Vocabulary, build_grammar_tokenizer
+from sparkstral.types import EngineStats, GenerationRequest, GrammarSpec, SamplingParams, TokenOutput
+from tests.support.context_model import VOCAB_SIZE, ContextModel, make_pool
+
+BYTES = Vocabulary(tuple(bytes([i]) for i in range(256)), num_special_tokens=40, pattern=r"\s+|\S+")
+TOKENIZER = build_grammar_tokenizer(BYTES, VOCAB_SIZE)
+BLOCK_SIZE = 4
+
+
+def request(
+    request_id: str,
+    prompt: list[int],
+    max_tokens: int = 8,
+    temperature: float = 0.0,
+    stop: tuple[int, ...] = (),
+    grammar: str | None = None,
+) -> GenerationRequest:
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, stop_token_ids=stop)
+    spec = None if grammar is None else GrammarSpec(grammar)
+    return GenerationRequest(request_id, tuple(prompt), params, spec)
+
+
+class Engine:
+    """A core whose loop runs in the test's thread until all of its requests have ended."""
+
+    def __init__(
+        self,
+        num_blocks: int = 64,
+        max_num_batched_tokens: int = 64,
+        model: ContextModel | None = None,
+        build: Callable[[str], CompiledGrammar] = lambda lark: CompiledGrammar(TOKENIZER, lark),
+    ) -> None:
+        self.inbox = Inbox()
+        self.model = model or ContextModel()
+        self.num_usable_blocks = num_blocks - 1
+        limit = (num_blocks - 1) * BLOCK_SIZE
+        scheduler = Scheduler(
+            SchedulerConfig(
+                max_num_seqs=8,
+                max_num_batched_tokens=max_num_batched_tokens,
+                max_model_len=limit,
+                vocab_size=VOCAB_SIZE,
+            ),
+            KvCacheManager(num_blocks, BLOCK_SIZE),
+        )
+        grammars = GrammarCompiler(build, self.inbox.wake)
+        runner = ModelRunner(self.model, make_pool(num_blocks, BLOCK_SIZE), 0, grammars.compiled)
+        self.core = EngineCore(scheduler, runner, grammars, self.inbox, self._receive)
+        self.open: set[str] = set()
+        self.outputs: dict[str, list[TokenOutput]] = {}
+        self.stats: list[EngineStats] = []
+        self.on_outputs: Callable[[Outputs], None] = lambda _: None
+
+    def _receive(self, message: FromEngine) -> None:
+        assert isinstance(message, Outputs)
+        self.stats.append(message.stats)
+        for output in message.outputs:
+            assert output.request_id in self.open, f"{output.request_id} had its last output before"
+            self.outputs.setdefault(output.request_id, []).append(output)
+            if output.is_last:
+                self.open.remove(output.request_id)
+        self.on_outputs(message)
+        if not self.open:
+            self.inbox.put(Shutdown())
+
+    def put(self, *messages: ToEngine) -> None:
+        for message in messages:
+            if isinstance(message, Submit):
+                self.open.add(message.request.request_id)
+            self.inbox.put(message)
+
+    def serve(self, *requests: GenerationRequest) -> dict[str, list[int]]:
+        """The token ids of each request."""
+        self.put(*(Submit(r) for r in requests))
+        self.core.run()
+        return {r.request_id: self.tokens(r.request_id) for r in requests}
+
+    def tokens(self, request_id: str) -> list[int]:
+        return [token for output in self.outputs[request_id] for token in output.new_token_ids]
+
+    def last(self, request_id: str) -> TokenOutput:
+        return self.outputs[request_id][-1]
+
+    def assert_all_blocks_are_free(self) -> None:
+        """Nothing runs, and what is not free is only kept for reuse, which counts as free."""
+        stats = self.stats[-1]
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert stats.num_free_blocks == self.num_usable_blocks
