@@ -8,8 +8,8 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from sparkstral.kernels import moe_route  # noqa: E402
-from sparkstral.kernels.moe_route.triton_kernel import (  # noqa: E402
+from sparkstral.kernels import moe_route
+from sparkstral.kernels.moe_route.triton_kernel import (
     ITEM_TOKENS,
     FewRouting,
     ManyRouting,

@@ -1,4 +1,4 @@
-"""In float32 with values that bfloat16 holds: the interpreter rounds to bfloat16 by cutting, which would hide errors."""
+"""In float32, with values that bfloat16 holds: the interpreter cuts instead of rounding, which would hide errors."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from tests.kernels.nvfp4_weights import StoredWeight, draw
 from torch import Tensor
+
+from tests.kernels.nvfp4_weights import StoredWeight, draw
 
 pytest.importorskip("triton")
 
-from sparkstral.kernels import moe_route  # noqa: E402
-from sparkstral.kernels.moe_experts.triton_few import FewConfig  # noqa: E402
-from sparkstral.kernels.moe_experts.triton_kernel import MoeConfig, MoeWorkspace, TilePair, moe_block  # noqa: E402
-from sparkstral.kernels.moe_route.triton_kernel import RouteConfig  # noqa: E402
-from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, ManyTile  # noqa: E402
+from sparkstral.kernels import moe_route
+from sparkstral.kernels.moe_experts.triton_few import FewConfig
+from sparkstral.kernels.moe_experts.triton_kernel import MoeConfig, MoeWorkspace, TilePair, moe_block
+from sparkstral.kernels.moe_route.triton_kernel import RouteConfig
+from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, ManyTile
 
 NUM_EXPERTS, HIDDEN, INNER, TOP_K = 8, 64, 32, 4
 MAX_FEW = 8

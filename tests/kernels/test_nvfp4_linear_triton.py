@@ -1,16 +1,17 @@
-"""In float32 with values that bfloat16 holds: the interpreter rounds to bfloat16 by cutting, which would hide errors."""
+"""In float32, with values that bfloat16 holds: the interpreter cuts instead of rounding, which would hide errors."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from tests.kernels.nvfp4_weights import StoredWeight, draw
 from torch import Tensor
+
+from tests.kernels.nvfp4_weights import StoredWeight, draw
 
 pytest.importorskip("triton")
 
-from sparkstral.kernels.nvfp4_linear import packing  # noqa: E402
-from sparkstral.kernels.nvfp4_linear.triton_kernel import (  # noqa: E402
+from sparkstral.kernels.nvfp4_linear import packing
+from sparkstral.kernels.nvfp4_linear.triton_kernel import (
     FewProgram,
     LinearConfig,
     LinearWorkspace,

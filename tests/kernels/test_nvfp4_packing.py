@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.kernels.nvfp4_weights import draw
 
 from sparkstral.kernels import nvfp4_linear
 from sparkstral.kernels.nvfp4_linear import packing
+from tests.kernels.nvfp4_weights import draw
 
 
 def test_every_byte_at_every_place_comes_back() -> None:

@@ -250,41 +250,45 @@ def _sum_few(
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty))
 
 
-def experts_few(
-    gate_up: PackedWeight, down: PackedWeight, routing: FewRouting, residual: Tensor | None, out: Tensor,
-    *, workspace: FewWorkspace, config: FewConfig, pdl: bool,
+def gate_up_few(
+    gate_up: PackedWeight, routing: FewRouting, num_tokens: int, workspace: FewWorkspace, specs: FewSpecs
 ) -> None:
-    """After `route_few` of T tokens: out [T, H] = residual + their experts' weighted sum. gate_up has [E + 1, 2I, H]
-    (w1's rows, then w3's) and two parts, down [E + 1, H, I] and one; the shared expert is the last."""  # fmt: skip
-    num_tokens, hidden = out.shape
-    inner = gate_up.codes.shape[1] // 2
-    slots = routing.ids.shape[1]
-    num_items = max_items(num_tokens, len(down.codes) - 1, slots - 1)
-    specs = FewSpecs(hidden, inner, slots, config, residual is not None, out.is_cuda, pdl)
-    h = workspace.h.view(torch.int64)
+    """After `route_few` of `num_tokens` tokens: the inner values of their pairs. gate_up [E + 1, 2I, H] has w1's rows,
+    then w3's, and two parts; the shared expert is the last."""
     specs.gate_up(num_tokens).launch(
-        (inner // 16, num_items),
+        (specs.inner // 16, max_items(num_tokens, len(gate_up.codes) - 1, specs.slots - 1)),
         gate_up.codes, gate_up.scale, gate_up.factor, routing.x.view(torch.int64), routing.x_scale, routing.items,
-        workspace.h, workspace.h_scale, hidden // 32, pdl=pdl,
+        workspace.h, workspace.h_scale, specs.hidden // 32, pdl=specs.pdl,
     )  # fmt: skip
-    if num_tokens <= config.token_major_max:
+
+
+def down_few(
+    down: PackedWeight, routing: FewRouting, residual: Tensor | None, out: Tensor, workspace: FewWorkspace,
+    specs: FewSpecs,
+) -> None:
+    """After `gate_up_few`: out [T, H] = residual + the weighted sums. down [E + 1, H, I] has one part."""  # fmt: skip
+    num_tokens, hidden = out.shape
+    h = workspace.h.view(torch.int64)
+    half_groups = specs.inner // 32
+    if num_tokens <= specs.config.token_major_max:
         spec = specs.down_tokens()
         spec.launch(
             (num_tokens, hidden // int(spec.constants["ROWS"])),
             down.codes, down.scale, down.factor, h, workspace.h_scale, routing.ids, routing.weights, residual, out,
-            inner // 32, pdl=pdl,
+            half_groups, pdl=specs.pdl,
         )  # fmt: skip
         return
     spec = specs.down()
     spec.launch(
-        (hidden // int(spec.constants["ROWS"]), num_items),
-        down.codes, down.scale, down.factor, h, workspace.h_scale, routing.items, workspace.partial, inner // 32,
-        pdl=pdl,
+        (hidden // int(spec.constants["ROWS"]), max_items(num_tokens, len(down.codes) - 1, specs.slots - 1)),
+        down.codes, down.scale, down.factor, h, workspace.h_scale, routing.items, workspace.partial, half_groups,
+        pdl=specs.pdl,
     )  # fmt: skip
     spec = specs.sum()
     spec.launch(
-        (num_tokens, hidden // int(spec.constants["COLUMNS"])), workspace.partial, routing.weights, residual, out, pdl=pdl
-    )
+        (num_tokens, hidden // int(spec.constants["COLUMNS"])),
+        workspace.partial, routing.weights, residual, out, pdl=specs.pdl,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from sparkstral.kernels.kernel_spec import KernelSpec
-from sparkstral.kernels.moe_experts.triton_few import FewConfig, FewSpecs, FewWorkspace, experts_few
-from sparkstral.kernels.moe_experts.triton_many import ManySpecs, ManyWorkspace, experts_many
+from sparkstral.kernels.moe_experts.triton_few import FewConfig, FewSpecs, FewWorkspace, down_few, gate_up_few
+from sparkstral.kernels.moe_experts.triton_many import ManySpecs, ManyWorkspace, down_many, gate_up_many
 from sparkstral.kernels.moe_route.triton_kernel import CONFIGS as ROUTE_CONFIGS
 from sparkstral.kernels.moe_route.triton_kernel import (
     FewRouting,
@@ -112,30 +112,23 @@ def moe_block(
 ) -> None:
     """x [T, H] bfloat16, normalised; router [E, H] bfloat16; the experts [E + 1, ..], the shared one last; writes
     out [T, H] = residual + block(x). out may be the residual's memory, not x's."""  # fmt: skip
+    hidden, inner, slots = x.shape[1], gate_up.codes.shape[1] // 2, workspace.few_routing.ids.shape[1]
+    flags = {"residual": residual is not None, "ptx": x.is_cuda, "pdl": pdl}
     if len(x) <= config.max_few:
+        few = FewSpecs(hidden, inner, slots, config.few, **flags)
         route_few(x, router, scaling, workspace.few_routing, config=config.route, pdl=pdl)
-        experts_few(
-            gate_up, down, workspace.few_routing, residual, out, workspace=workspace.few, config=config.few, pdl=pdl
-        )
+        gate_up_few(gate_up, workspace.few_routing, len(x), workspace.few, few)
+        down_few(down, workspace.few_routing, residual, out, workspace.few, few)
         return
     for start in range(0, len(x), workspace.max_tokens):
         part = slice(start, start + workspace.max_tokens)
-        _many(
-            x[part], router, gate_up, down, None if residual is None else residual[part], scaling, out[part],
-            workspace, config, pdl,
-        )  # fmt: skip
-
-
-def _many(
-    x: Tensor, router: Tensor, gate_up: PackedWeight, down: PackedWeight, residual: Tensor | None, scaling: float,
-    out: Tensor, workspace: MoeWorkspace, config: MoeConfig, pdl: bool,
-) -> None:  # fmt: skip
-    tiles = next((pair for pair in config.many if len(x) <= pair.max_tokens), config.many[-1])
-    route_many(x, router, scaling, tiles.gate_up.rows, workspace.many_routing, pdl=pdl)
-    experts_many(
-        x, gate_up, down, workspace.many_routing, residual, out,
-        workspace=workspace.many, gate_up_tile=tiles.gate_up, down_tile=tiles.down, pdl=pdl,
-    )  # fmt: skip
+        tiles = next((pair for pair in config.many if len(x[part]) <= pair.max_tokens), config.many[-1])
+        many = ManySpecs(hidden, inner, len(router), slots, tiles.gate_up, tiles.down, **flags)
+        route_many(x[part], router, scaling, tiles.gate_up.rows, workspace.many_routing, pdl=pdl)
+        gate_up_many(x[part], gate_up, workspace.many_routing, workspace.many, many)
+        down_many(
+            down, workspace.many_routing, None if residual is None else residual[part], out[part], workspace.many, many
+        )
 
 
 def specs(config: MoeConfig, *, pdl: bool = True) -> list[KernelSpec]:

@@ -134,39 +134,35 @@ def _sum_many(
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty))
 
 
-def experts_many(
-    x: Tensor, gate_up: PackedWeight, down: PackedWeight, routing: ManyRouting, residual: Tensor | None, out: Tensor,
-    *, workspace: ManyWorkspace, gate_up_tile: ManyTile, down_tile: ManyTile, pdl: bool,
+def gate_up_many(
+    x: Tensor, gate_up: PackedWeight, routing: ManyRouting, workspace: ManyWorkspace, specs: ManySpecs
 ) -> None:
-    """After `route_many` of x [T, H] with tiles of the same rows: out [T, H] = residual + the weighted sum of the
-    experts; weights as in `experts_few`."""  # fmt: skip
-    num_tokens, hidden = x.shape
-    num_experts = len(down.codes) - 1
-    specs = ManySpecs(
-        hidden, gate_up.codes.shape[1] // 2, num_experts, routing.ids.shape[1], gate_up_tile, down_tile,
-        residual is not None, x.is_cuda, pdl,
-    )  # fmt: skip
-    num_tiles = max_tiles(num_tokens, num_experts, specs.slots - 1, gate_up_tile.rows)
+    """After `route_many` of x [T, H] with tiles of the same rows: the inner values of the sorted pairs; the weight as
+    in `gate_up_few`."""
     spec = specs.gate_up()
     spec.launch(
-        (2 * specs.inner // int(spec.constants["COLUMNS"]), num_tiles),
+        (2 * specs.inner // int(spec.constants["COLUMNS"]), specs.max_tiles(len(x))),
         gate_up.codes, gate_up.scale, gate_up.factor, x, routing.pairs, routing.starts, routing.tile_starts,
-        workspace.h, hidden // 32, pdl=pdl,
+        workspace.h, specs.hidden // 32, pdl=specs.pdl,
     )  # fmt: skip
+
+
+def down_many(
+    down: PackedWeight, routing: ManyRouting, residual: Tensor | None, out: Tensor, workspace: ManyWorkspace,
+    specs: ManySpecs,
+) -> None:
+    """After `gate_up_many`: out [T, H] = residual + the weighted sums; the weight as in `down_few`."""  # fmt: skip
+    num_tokens, hidden = out.shape
     spec = specs.down()
     spec.launch(
-        (hidden // int(spec.constants["COLUMNS"]), num_tiles),
+        (hidden // int(spec.constants["COLUMNS"]), specs.max_tiles(num_tokens)),
         down.codes, down.scale, down.factor, workspace.h, routing.pairs, routing.weights, routing.starts,
-        routing.tile_starts, workspace.y, specs.inner // 32, pdl=pdl,
+        routing.tile_starts, workspace.y, specs.inner // 32, pdl=specs.pdl,
     )  # fmt: skip
     spec = specs.sum()
-    spec.launch((num_tokens, hidden // int(spec.constants["COLUMNS"])), workspace.y, residual, out, pdl=pdl)
-
-
-def max_tiles(num_tokens: int, num_experts: int, top_k: int, rows: int) -> int:
-    """The most tiles of `rows` pairs of one expert that `num_tokens` tokens can need, the shared expert's included."""
-    pairs = num_tokens * top_k
-    return -(-num_tokens // rows) + min(pairs, (pairs + (rows - 1) * num_experts) // rows)
+    spec.launch(
+        (num_tokens, hidden // int(spec.constants["COLUMNS"])), workspace.y, residual, out, pdl=specs.pdl
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +178,12 @@ class ManySpecs:
     residual: bool
     ptx: bool
     pdl: bool
+
+    def max_tiles(self, num_tokens: int) -> int:
+        """The most tiles of pairs of one expert that `num_tokens` tokens can need, the shared expert's included."""
+        pairs = num_tokens * (self.slots - 1)
+        rows = self.gate_up_tile.rows
+        return -(-num_tokens // rows) + min(pairs, (pairs + (rows - 1) * self.num_experts) // rows)
 
     def gate_up(self) -> KernelSpec:
         part = self.gate_up_tile

@@ -200,8 +200,8 @@ def _route_few(
     x_ptr, router_ptr, x_out_ptr, x_scale_ptr, logits_ptr, ids_ptr, weights_ptr, items_ptr, by_expert_ptr,
     finished_ptr, num_tokens, scaling,
     HIDDEN: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-    TOKENS: tl.constexpr, MAX_ITEMS: tl.constexpr, ITEM_TOKENS: tl.constexpr, ITEM_FIELDS: tl.constexpr,
-    PDL: tl.constexpr,
+    TOKENS: tl.constexpr, SINGLE: tl.constexpr, MAX_ITEMS: tl.constexpr, ITEM_TOKENS: tl.constexpr,
+    ITEM_FIELDS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     part = tl.program_id(0)
@@ -228,8 +228,14 @@ def _route_few(
         at = tokens[:, None] * EXPERTS + tl.arange(0, EXPERTS)[None, :]
         logits = tl.load(logits_ptr + at, mask=is_token[:, None], other=0.0, cache_modifier=".cg")
         i0, i1, i2, i3 = _choose(_softmax(logits), tokens, is_token, ids_ptr, weights_ptr, scaling, EXPERTS, TOP_K)
-        if TOKENS == 1:
-            _items_of_one_token(i0, i1, i2, i3, tokens, items_ptr, EXPERTS, ITEM_FIELDS)
+        if SINGLE:
+            # One token needs no sorting: five items, the shared expert's first as in `_sort_few`.
+            shared = tl.full((TOKENS,), EXPERTS, tl.int32)
+            _item_of_one_pair(items_ptr, shared, TOP_K, is_token)
+            _item_of_one_pair(items_ptr + ITEM_FIELDS, i0, 0, is_token)
+            _item_of_one_pair(items_ptr + 2 * ITEM_FIELDS, i1, 1, is_token)
+            _item_of_one_pair(items_ptr + 3 * ITEM_FIELDS, i2, 2, is_token)
+            _item_of_one_pair(items_ptr + 4 * ITEM_FIELDS, i3, 3, is_token)
         else:
             tl.debug_barrier()  # the ids that other threads wrote are read
             _sort_few(
@@ -239,21 +245,12 @@ def _route_few(
 
 
 @triton.jit
-def _items_of_one_token(i0, i1, i2, i3, zero, items_ptr, EXPERTS: tl.constexpr, ITEM_FIELDS: tl.constexpr):
-    """One token needs no sorting: five items, the shared expert's first as in `_sort_few`; `zero` is a [1] of 0."""
-    _item_of_one_pair(items_ptr, zero + EXPERTS, zero + 4)
-    _item_of_one_pair(items_ptr + ITEM_FIELDS, i0, zero)
-    _item_of_one_pair(items_ptr + 2 * ITEM_FIELDS, i1, zero + 1)
-    _item_of_one_pair(items_ptr + 3 * ITEM_FIELDS, i2, zero + 2)
-    _item_of_one_pair(items_ptr + 4 * ITEM_FIELDS, i3, zero + 3)
-
-
-@triton.jit
-def _item_of_one_pair(item_ptr, expert, pair):
-    at = item_ptr + tl.zeros_like(pair)
-    tl.store(at, expert)
-    tl.store(at + 1, tl.full(pair.shape, 1, tl.int32))
-    tl.store(at + 2, pair)
+def _item_of_one_pair(item_ptr, expert, pair, is_first):
+    """`expert` is a vector of which `is_first` marks the one element that counts."""
+    at = item_ptr + tl.zeros_like(expert)
+    tl.store(at, expert, mask=is_first)
+    tl.store(at + 1, tl.full(expert.shape, 1, tl.int32), mask=is_first)
+    tl.store(at + 2, tl.zeros_like(expert) + pair, mask=is_first)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -368,15 +365,17 @@ def route_many(x: Tensor, router: Tensor, scaling: float, tile_rows: int, out: M
 def few_spec(
     num_tokens: int, hidden: int, num_experts: int, top_k: int, config: RouteConfig, *, pdl: bool
 ) -> KernelSpec:
-    tokens = triton.next_power_of_2(num_tokens)
+    # At least 4: then a warp has a token's probabilities to itself and need not wait for the others.
+    tokens = max(4, triton.next_power_of_2(num_tokens))
     return KernelSpec(
-        f"_route_few, {tokens} tokens", _route_few,
+        f"_route_few, {num_tokens} tokens", _route_few,
         {"x_ptr": "*bf16", "router_ptr": "*bf16", "x_out_ptr": "*fp16", "x_scale_ptr": "*fp32", "logits_ptr": "*fp32",
          "ids_ptr": "*i32", "weights_ptr": "*fp32", "items_ptr": "*i32", "by_expert_ptr": "*i32",
          "finished_ptr": "*i32", "num_tokens": "i32", "scaling": "fp32"},
         {"HIDDEN": hidden, "EXPERTS": num_experts, "TOP_K": top_k, "ROWS": config.rows,
          "COLUMNS": tile(hidden, config.columns),
-         "TOKENS": tokens, "MAX_ITEMS": max_items(tokens, num_experts, top_k), "ITEM_TOKENS": ITEM_TOKENS,
+         "TOKENS": tokens, "SINGLE": num_tokens == 1, "MAX_ITEMS": max_items(tokens, num_experts, top_k),
+         "ITEM_TOKENS": ITEM_TOKENS,
          "ITEM_FIELDS": ITEM_FIELDS, "PDL": pdl}, config.num_warps,
     )  # fmt: skip
 
