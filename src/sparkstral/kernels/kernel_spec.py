@@ -21,8 +21,14 @@ class KernelSpec:
     constants: Mapping[str, int | bool | float]
     num_warps: int
     num_stages: int = 1
+    max_registers: int | None = None  # of a thread; None: as many as the compiler likes
     needs: tuple[str, ...] = field(default=())  # instructions that must be in the PTX
 
     @property
     def options(self) -> dict[str, int]:
-        return {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        options = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        return options if self.max_registers is None else {**options, "maxnreg": self.max_registers}
+
+    def launch(self, grid: tuple[int, ...], *arguments: Any, pdl: bool) -> None:
+        """Run the variant on the current stream."""
+        self.function[grid](*arguments, **self.constants, **self.options, launch_pdl=pdl)
