@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sparkstral.errors import ConfigError
+
 DEFAULT_HOST = "127.0.0.1"  # nobody else on the network is served unless it is asked for
 DEFAULT_PORT = 8002  # the port of the recipe that users come from
 SERVED_MODEL_NAME = "mistral-small-4"  # likewise
@@ -15,7 +17,7 @@ DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048  # a chunk of a prompt short enough that r
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
-    """What the engine process needs to know."""
+    """What the engine process needs to know. Raises ConfigError for what no machine and no model could serve."""
 
     model_path: Path  # a folder with a checkpoint
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -26,6 +28,18 @@ class EngineConfig:
     kv_memory_bytes: int | None = None  # None: what the plan finds
     seed: int = 0  # the base from which requests without a seed draw theirs
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
+
+    def __post_init__(self) -> None:
+        if self.max_num_seqs < 1:
+            raise ConfigError(f"--max-num-seqs is {self.max_num_seqs}; it must be at least 1.")
+        if self.max_num_batched_tokens <= self.max_num_seqs:
+            raise ConfigError(
+                f"--max-num-batched-tokens is {self.max_num_batched_tokens} and --max-num-seqs "
+                f"{self.max_num_seqs}: a step must hold a token of each running request and one of a prompt. "
+                f"Set --max-num-batched-tokens to {self.max_num_seqs + 1} or more."
+            )
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise ConfigError(f"--max-model-len is {self.max_model_len}; it must be at least 2.")
 
 
 @dataclass(frozen=True, slots=True)

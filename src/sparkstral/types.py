@@ -149,11 +149,13 @@ class EnginePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """Where the engine stands. `progress` is 0..1 within the phase; `detail` is a sentence, the reason when DEAD."""
+    """Where the engine stands. `progress` is 0..1 within the phase; `detail` is a sentence, the reason when DEAD.
+    `is_usage_error` says of a death that the settings are to blame, and not the machine or the program."""
 
     phase: EnginePhase
     progress: float = 0.0
     detail: str = ""
+    is_usage_error: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,4 +89,22 @@ def test_a_model_that_cannot_be_loaded_ends_it_with_the_reason(serve: Serve, mod
     last = err.splitlines()[-1]
     assert last.startswith("sparkstral: ")
     assert "truncated" in last
+    assert err.count("truncated") == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        (["--max-model-len", "2000000"], "--max-model-len is 2,000,000"),  # found where the checkpoint is read
+        (["--max-num-batched-tokens", "16", "--max-num-seqs", "16"], "--max-num-batched-tokens to 17"),
+    ],
+)
+def test_flags_that_cannot_be_had_are_a_usage_error_said_once(
+    serve: Serve, model: Path, flags: list[str], reason: str
+) -> None:
+    program = serve(str(model), *flags)
+    _, err = program.communicate(timeout=60)
+    assert program.returncode == 2
+    assert err.count(reason) == 1
+    assert err.splitlines()[-1].startswith("sparkstral: ")

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 
 from sparkstral.api.errors import UnknownModelError
 from sparkstral.engine.client import EngineClient
-from sparkstral.serving.readiness import require_ready
+from sparkstral.engine.readiness import require_ready
 
 
 def require_served(model: str, served_name: str) -> None:

@@ -25,7 +25,7 @@ from sparkstral.engine.process import ProcessEngineClient
 def local_server(config: EngineConfig) -> Iterator[str]:
     """Serve `config` on a free port while the block runs; yields the URL once the engine is ready.
 
-    Raises CheckpointError and NotReadyError as the engine does.
+    Raises CheckpointError, ConfigError and NotReadyError as the engine does.
     """
     tokenizer = ChatTokenizer.load(config.model_path)
     client = ProcessEngineClient(config)

@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from sparkstral.engine.client import EngineClient
-from sparkstral.errors import NotReadyError
+from sparkstral.engine.readiness import failed_start
 from sparkstral.types import EnginePhase, EngineStatus
 
 _POLL_S = 0.1  # often enough to look smooth
 
 
 def show_startup(client: EngineClient, *, quiet: bool = False) -> None:
-    """Show the engine's phases until it is ready; `quiet`: only wait. Raises NotReadyError with the reason if it
-    dies."""
+    """Show the engine's phases until it is ready; `quiet`: only wait. Raises ConfigError or NotReadyError with the
+    reason if it dies."""
     console = Console(stderr=True)
     if console.is_terminal and not quiet:
         with Progress(
@@ -38,7 +38,7 @@ def show_startup(client: EngineClient, *, quiet: bool = False) -> None:
                 print(f"sparkstral: {status.phase.value} {status.detail}".rstrip(), file=sys.stderr, flush=True)
             time.sleep(_POLL_S)
     if status.phase is EnginePhase.DEAD:
-        raise NotReadyError(status.detail)
+        raise failed_start(status)
 
 
 def _settled(status: EngineStatus) -> bool:

@@ -34,7 +34,7 @@ from sparkstral.config import (
 )
 from sparkstral.engine.client import EngineClient
 from sparkstral.engine.process import STOP_TIMEOUT_S, ProcessEngineClient
-from sparkstral.errors import ConfigError, NotReadyError
+from sparkstral.errors import ConfigError, NotReadyError, SparkstralError
 from sparkstral.types import EngineInfo
 
 logger = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ async def _serve(
     *,
     as_json: bool,
 ) -> None:
-    """Run until a signal ends the server, or until the engine fails to start, which is raised as NotReadyError."""
+    """Run until a signal ends the server, or until the engine fails to start, which is raised."""
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     # Waiting for the engine polls in a thread, so that the door answers /health from the first moment on.
     starting = asyncio.create_task(asyncio.to_thread(show_startup, client, quiet=as_json))
@@ -152,7 +152,7 @@ async def _serve(
     if starting.done() and not serving.done():
         try:
             starting.result()
-        except NotReadyError:
+        except SparkstralError:
             server.should_exit = True
             await serving
             raise

@@ -17,8 +17,8 @@ class EngineClient(Protocol):
         """Begin to load; returns at once. Watch `status()`, or await `wait_until_ready()`."""
 
     async def wait_until_ready(self) -> EngineInfo:
-        """Return when one real token has been generated. Raises `NotReadyError` with the reason if it came to
-        nothing."""
+        """Return when one real token has been generated. Raises `ConfigError` or `NotReadyError` with the reason
+        if it came to nothing."""
 
     async def stop(self) -> None:
         """End the engine and return when its memory is given back. Requests that still run get a `Failure`.

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable
 
 from sparkstral.config import EngineConfig
-from sparkstral.engine.build import StoppedError, build_engine
+from sparkstral.engine.build import build_engine
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import STOPPED, FromEngine, Ready, StatusChanged
-from sparkstral.errors import SparkstralError
+from sparkstral.errors import ConfigError, SparkstralError
 from sparkstral.types import EnginePhase, EngineStatus
 
 logger = logging.getLogger(__name__)
@@ -26,6 +26,7 @@ def live(config: EngineConfig, inbox: Inbox, send: Callable[[FromEngine], None])
     def report(phase: EnginePhase, progress: float = 0.0, detail: str = "") -> None:
         send(StatusChanged(EngineStatus(phase, progress, detail)))
 
+    is_usage_error = False
     try:
         core, info = build_engine(config, inbox, send, report)
         report(EnginePhase.WARMING_UP)
@@ -33,12 +34,10 @@ def live(config: EngineConfig, inbox: Inbox, send: Callable[[FromEngine], None])
         send(Ready(info))
         core.run()
         reason = STOPPED
-    except StoppedError as error:
-        reason = str(error)
     except SparkstralError as error:
-        logger.error("%s", error)
         reason = str(error)
+        is_usage_error = isinstance(error, ConfigError)
     except BaseException as error:  # a MemoryError too must be told
         logger.exception("the engine ends")
         reason = f"A defect of the engine ({type(error).__name__}); its log has the details."
-    report(EnginePhase.DEAD, detail=reason)
+    send(StatusChanged(EngineStatus(EnginePhase.DEAD, detail=reason, is_usage_error=is_usage_error)))

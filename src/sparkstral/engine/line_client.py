@@ -6,12 +6,14 @@ Owns the client's side of the messages; must not know whether a thread or a proc
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 
 from sparkstral.engine.messages import Abort, FromEngine, Outputs, Ready, StatusChanged, Submit, ToEngine
-from sparkstral.errors import NotReadyError, RequestError
+from sparkstral.engine.readiness import failed_start, not_ready, require_ready
+from sparkstral.errors import RequestError
 from sparkstral.types import (
     EngineInfo,
     EnginePhase,
@@ -21,6 +23,8 @@ from sparkstral.types import (
     GenerationRequest,
     TokenOutput,
 )
+
+logger = logging.getLogger(__name__)
 
 
 class _Stream:
@@ -66,12 +70,11 @@ class LineClient(ABC):
     async def wait_until_ready(self) -> EngineInfo:
         await self._settled.wait()
         if self._status.phase is EnginePhase.DEAD:
-            raise self._not_ready()
+            raise failed_start(self._status)
         return self.info
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
-        if self._status.phase is not EnginePhase.READY:
-            raise self._not_ready()
+        require_ready(self._status)
         request_id = request.request_id
         if request_id in self._streams:
             raise RequestError(f"A request with the id {request_id!r} is being served; ids must be unique.")
@@ -98,7 +101,7 @@ class LineClient(ABC):
     @property
     def info(self) -> EngineInfo:
         if self._info is None:
-            raise self._not_ready()
+            raise not_ready(self._status)
         return self._info
 
     def stats(self) -> EngineStats:
@@ -123,6 +126,9 @@ class LineClient(ABC):
         is_dying = self._status.phase is EnginePhase.DRAINING and status.phase is not EnginePhase.DEAD
         if self._status.phase is EnginePhase.DEAD or is_dying:
             return
+        if status.phase is EnginePhase.DEAD and self._status.phase is EnginePhase.READY:
+            # A start that fails is told to whoever waits for it; this nobody would hear of else.
+            logger.error("The engine has died: %s", status.detail)
         self._status = status
         if status.phase is EnginePhase.DEAD:
             failure = Failure("engine_dead", status.detail)
@@ -131,7 +137,3 @@ class LineClient(ABC):
                     stream.push(TokenOutput(request_id, (), failure=failure))
         if status.phase in (EnginePhase.READY, EnginePhase.DEAD):
             self._settled.set()
-
-    def _not_ready(self) -> NotReadyError:
-        detail = f": {self._status.detail}" if self._status.detail else "."
-        return NotReadyError(f"The engine is {self._status.phase}{detail}")

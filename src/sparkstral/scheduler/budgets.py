@@ -8,29 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sparkstral.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """Limits of a step and of a request. Raises ConfigError if they do not go together."""
+    """Limits of a step and of a request; `EngineConfig` has seen to it that they go together."""
 
     max_num_seqs: int  # requests that hold blocks at once
     max_num_batched_tokens: int  # tokens of one step
     max_model_len: int  # tokens of prompt and output together
     vocab_size: int  # token ids are below it
-
-    def __post_init__(self) -> None:
-        if self.max_num_seqs < 1:
-            raise ConfigError(f"--max-num-seqs is {self.max_num_seqs}; it must be at least 1.")
-        if self.max_num_batched_tokens <= self.max_num_seqs:
-            raise ConfigError(
-                f"--max-num-batched-tokens is {self.max_num_batched_tokens} and --max-num-seqs "
-                f"{self.max_num_seqs}: a step must hold a token of each running request and one of a prompt. "
-                f"Set --max-num-batched-tokens to {self.max_num_seqs + 1} or more."
-            )
-        if self.max_model_len < 2:
-            raise ConfigError(f"--max-model-len is {self.max_model_len}; it must be at least 2.")
 
 
 def share_prefill(budget: int, num_remaining: Sequence[int]) -> list[int]:

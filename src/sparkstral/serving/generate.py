@@ -19,9 +19,9 @@ from sparkstral.chat.stop_strings import StopStrings
 from sparkstral.chat.tokenizer import ChatTokenizer, Control
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
+from sparkstral.engine.readiness import require_ready
 from sparkstral.errors import NotReadyError, PromptTooLongError
 from sparkstral.serving.admission import Admission
-from sparkstral.serving.readiness import require_ready
 from sparkstral.types import (
     ChatRequest,
     Failed,

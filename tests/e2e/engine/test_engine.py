@@ -16,7 +16,7 @@ from sparkstral.config import EngineConfig
 from sparkstral.engine.client import EngineClient
 from sparkstral.engine.inproc import InprocEngineClient
 from sparkstral.engine.process import ProcessEngineClient
-from sparkstral.errors import NotReadyError
+from sparkstral.errors import ConfigError, NotReadyError
 from sparkstral.model.config import EOS_TOKEN_ID
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.runner.forward_batch import build_forward_batch
@@ -190,6 +190,18 @@ def test_an_engine_that_cannot_load_says_why(make_client: MakeClient, tmp_path: 
         assert client.status().phase is EnginePhase.DEAD
         await client.stop()
         assert "is empty" in client.status().detail
+
+    asyncio.run(main())
+
+
+@both_kinds
+def test_settings_that_the_model_cannot_have_are_a_usage_error(make_client: MakeClient, tiny_model: Path):
+    async def main() -> None:
+        client = make_client(replace(tiny_config(tiny_model), max_model_len=2_000_000))
+        await client.start()
+        with pytest.raises(ConfigError, match="--max-model-len is 2,000,000"):
+            await client.wait_until_ready()
+        await client.stop()
 
     asyncio.run(main())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import aclosing
 
 import pytest
@@ -171,6 +172,28 @@ def test_a_dead_engine_ends_every_request_with_its_first_reason():
     run(main())
 
 
+def test_a_death_is_logged_unless_someone_waits_for_the_start_or_stops_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    logger = logging.Logger("of this test alone")
+    logger.addHandler(caplog.handler)
+    monkeypatch.setattr("sparkstral.engine.line_client.logger", logger)
+
+    def die(client: Client) -> int:
+        caplog.clear()
+        client.hear(StatusChanged(EngineStatus(EnginePhase.DEAD, detail="The GPU is gone.")))
+        return caplog.text.count("The GPU is gone.")
+
+    async def main() -> None:
+        assert die(Client()) == 0
+        assert die(ready_client()) == 1
+        stopping = ready_client()
+        stopping.hear(StatusChanged(EngineStatus(EnginePhase.DRAINING)))
+        assert die(stopping) == 0
+
+    run(main())
+
+
 def test_an_end_that_has_arrived_stays_though_the_engine_dies():
     async def main() -> None:
         client = ready_client()
@@ -189,7 +212,7 @@ def test_before_it_is_ready_there_is_a_phase_and_no_facts():
         assert client.status().progress == 0.4
         with pytest.raises(NotReadyError, match="loading"):
             _ = client.info
-        with pytest.raises(NotReadyError, match="loading: 4 of 10 GiB"):
+        with pytest.raises(NotReadyError, match=r"loading \(40%\): 4 of 10 GiB"):
             await anext(client.generate(request()))
         waiting = asyncio.ensure_future(client.wait_until_ready())
         await asyncio.sleep(0)

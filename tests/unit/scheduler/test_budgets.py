@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparkstral.errors import ConfigError
-from sparkstral.scheduler.budgets import SchedulerConfig, share_prefill
+from sparkstral.scheduler.budgets import share_prefill
 
 
 @given(st.integers(0, 300), st.lists(st.integers(1, 200), max_size=10))
@@ -30,16 +28,3 @@ def test_what_the_short_ones_leave_goes_to_the_long_one() -> None:
 
 def test_of_equal_ones_the_older_goes_first() -> None:
     assert share_prefill(100, [80, 80, 80]) == [80, 20, 0]
-
-
-@pytest.mark.parametrize(
-    ("limits", "flag"),
-    [
-        ((0, 16, 64), "--max-num-seqs"),
-        ((16, 16, 64), "--max-num-batched-tokens to 17"),
-        ((4, 16, 1), "--max-model-len"),
-    ],
-)
-def test_limits_that_do_not_go_together_are_refused(limits: tuple[int, int, int], flag: str) -> None:
-    with pytest.raises(ConfigError, match=flag):
-        SchedulerConfig(*limits, vocab_size=50)

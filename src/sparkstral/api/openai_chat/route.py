@@ -23,8 +23,8 @@ from sparkstral.api.sse import EventStream
 from sparkstral.chat.fold import Fold, FoldedMessage
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
+from sparkstral.engine.readiness import require_ready
 from sparkstral.serving.generate import Generator
-from sparkstral.serving.readiness import require_ready
 from sparkstral.types import Failed, OutputEvent
 
 MAX_TOLD_FIELDS = 20  # a header must stay short

@@ -1,0 +1,28 @@
+"""What an engine's status means for those who want something of it: the sentence that says why not.
+
+Owns these sentences; must not know status or exit codes.
+"""
+
+from __future__ import annotations
+
+from sparkstral.errors import ConfigError, NotReadyError, SparkstralError
+from sparkstral.types import EnginePhase, EngineStatus
+
+
+def require_ready(status: EngineStatus) -> None:
+    """Raises NotReadyError, with the phase and the reason, unless the engine takes requests."""
+    if status.phase is not EnginePhase.READY:
+        raise not_ready(status)
+
+
+def not_ready(status: EngineStatus) -> NotReadyError:
+    """For whoever asks an engine in vain: the phase, the reason and what to do."""
+    detail = f": {status.detail.rstrip('.')}" if status.detail else ""
+    if status.phase is EnginePhase.DEAD:
+        return NotReadyError(f"The engine is dead{detail}. Restart the server.")
+    return NotReadyError(f"The engine is {status.phase} ({status.progress:.0%}){detail}. Ask again soon.")
+
+
+def failed_start(status: EngineStatus) -> SparkstralError:
+    """For whoever started an engine that died: the reason alone; a ConfigError if its settings are to blame."""
+    return ConfigError(status.detail) if status.is_usage_error else NotReadyError(status.detail)
