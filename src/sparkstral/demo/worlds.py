@@ -93,15 +93,15 @@ def _whole_words() -> tuple[str, ...]:
 def glued_word(rng: random.Random) -> str:
     """A word of the vocabulary, or a few of its entries glued to one, in lower case.
 
-    For training only. A model that has copied every entry of its vocabulary copies words that it has not
-    seen; one that was trained on the pools alone says a word of theirs instead.
+    For training only, so no held-out word is made. A model that has copied every entry of its vocabulary
+    copies words that it has not seen; one that was trained on the pools alone says a word of theirs instead.
     """
     while True:
         if rng.random() < 0.4:
             made = choose(rng, _whole_words())
         else:
             made = "".join(choose(rng, vocabulary()).strip() for _ in range(between(rng, 1, 3)))
-        if 2 < len(made) < 15:
+        if 2 < len(made) < 15 and not held_out_anywhere(made):
             return made.lower()
 
 
@@ -120,11 +120,9 @@ class Pool:
 
     def pick(self, rng: random.Random, split: Split) -> str:
         """One item of one side."""
-        while split is Split.TRAIN and rng.random() < _GLUED_SHARE:
+        if split is Split.TRAIN and rng.random() < _GLUED_SHARE:
             made = glued_word(rng)
-            item = made.capitalize() if self.train[0][0].isupper() else made
-            if item not in self.held_out:
-                return item
+            return made.capitalize() if self.train[0][0].isupper() else made
         return choose(rng, self.side(split))
 
 
