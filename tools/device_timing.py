@@ -79,7 +79,7 @@ def graph_us(calls: Sequence[Call], repeats: int = 7) -> float:
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) * 1000 / len(calls))
-    return statistics.median(times)
+    return float(statistics.median(times))
 
 
 def read_bandwidth() -> float:
