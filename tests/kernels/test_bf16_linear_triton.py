@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 
 from sparkstral.kernels import bf16_linear
-
-pytest.importorskip("triton")
 from sparkstral.kernels.bf16_linear import triton_kernel
 from sparkstral.kernels.bf16_linear.triton_kernel import LinearConfig
 

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 
 from sparkstral.kernels import latent_write, rms_norm, rope
-
-pytest.importorskip("triton")
 from sparkstral.kernels.latent_write import triton_kernel as latent_write_triton
 from sparkstral.kernels.latent_write.triton_kernel import LatentWriteConfig
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm_triton

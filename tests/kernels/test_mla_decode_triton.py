@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 
 from sparkstral.kernels import mla_decode, rope
-
-pytest.importorskip("triton")
 from sparkstral.kernels.mla_decode import triton_kernel
 from sparkstral.kernels.mla_decode.triton_kernel import DecodeConfig, RowTile
 

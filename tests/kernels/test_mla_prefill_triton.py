@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from sparkstral.kernels import mla_prefill
-
-pytest.importorskip("triton")
 from sparkstral.kernels.mla_prefill import triton_kernel
 from sparkstral.kernels.mla_prefill.triton_kernel import PrefillConfig
 

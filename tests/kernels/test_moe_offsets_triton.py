@@ -5,11 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
-
-pytest.importorskip("triton")
 
 from sparkstral.kernels.moe_experts.triton_few import FewConfig, FewSpecs
 from sparkstral.kernels.moe_experts.triton_many import ManySpecs

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("triton")
-
 from sparkstral.kernels import moe_route
 from sparkstral.kernels.moe_route.triton_kernel import (
     ITEM_TOKENS,

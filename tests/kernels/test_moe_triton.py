@@ -8,15 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.nvfp4_weights import StoredWeight, draw
-
-pytest.importorskip("triton")
-
 from sparkstral.kernels import moe_route
 from sparkstral.kernels.moe_experts.triton_few import FewConfig
 from sparkstral.kernels.moe_experts.triton_kernel import MoeConfig, MoeWorkspace, TilePair, moe_block
 from sparkstral.kernels.moe_route.triton_kernel import RouteConfig
 from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, ManyTile
+from tests.kernels.nvfp4_weights import StoredWeight, draw
 
 NUM_EXPERTS, HIDDEN, INNER, TOP_K = 8, 64, 32, 4
 MAX_FEW = 8

@@ -6,10 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kernels.nvfp4_weights import StoredWeight, draw
-
-pytest.importorskip("triton")
-
 from sparkstral.kernels.nvfp4_linear import packing
 from sparkstral.kernels.nvfp4_linear.triton_kernel import (
     FewProgram,
@@ -19,6 +15,7 @@ from sparkstral.kernels.nvfp4_linear.triton_kernel import (
     nvfp4_linear,
     reorder_,
 )
+from tests.kernels.nvfp4_weights import StoredWeight, draw
 
 ROWS, COLUMNS = 32, 192
 CPU = torch.device("cpu")

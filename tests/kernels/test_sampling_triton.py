@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from sparkstral.kernels import sampling
-
-pytest.importorskip("triton")
 from sparkstral.kernels.sampling import triton_kernel
 from sparkstral.kernels.sampling.triton_kernel import SamplingConfig
 
