@@ -56,7 +56,7 @@ class GenerationRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
-    cache_salt: str = ""  # prefixes are shared only between requests of equal salt
+    cache_salt: str = ""  # prefixes are shared only between requests of equal salt; images and adapters will give one
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +160,11 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Facts that are fixed once the engine is ready."""
+    """Facts that are fixed once the engine is ready; GET /health shows them, as it does `EngineStats`."""
 
-    model_id: str
     max_model_len: int  # tokens of prompt and output together that one request may have
-    vocab_size: int
     block_size_tokens: int
-    num_blocks: int
+    num_usable_blocks: int  # of the KV cache, for all requests together
     device: str
     dtype: str
 

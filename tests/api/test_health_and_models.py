@@ -80,7 +80,10 @@ def test_until_the_engine_is_ready_everything_says_why(
         assert all(word in answer.json()["error"]["message"] for word in words)
     assert httpx.get(f"{url}/v1/models").status_code == 503
     engine.now = EngineStatus(EnginePhase.READY, 1.0)
-    assert httpx.get(f"{url}/health").json()["status"] == "ok"
+    health = httpx.get(f"{url}/health").json()
+    assert health["status"] == "ok"
+    assert health["info"]["max_model_len"] == engine.max_model_len
+    assert health["stats"]["num_running"] == engine.stats().num_running
     assert httpx.post(f"{url}/v1/chat/completions", json=BODY).status_code == 200
 
 

@@ -64,13 +64,10 @@ class FakeEngine:
     def info(self) -> EngineInfo:
         if self.now.phase is not EnginePhase.READY:
             raise NotReadyError(f"The engine is {self.now.phase}.")
-        return EngineInfo("fake", self.max_model_len, 131_072, 64, 1024, "none", "none")
+        return EngineInfo(self.max_model_len, 64, 1024, "none", "none")
 
     def stats(self) -> EngineStats:
         return EngineStats(0, 0, 0, 0, 0)
-
-    async def abort(self, request_id: str) -> None:
-        self.has_aborted.set()
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         if self.now.phase is not EnginePhase.READY:

@@ -1,10 +1,14 @@
 """GET /health, /readyz, /livez: whether the server can serve, and if not, why not and how far it is.
 
-/health and /readyz are the same: 200 only once the engine has made a real token and takes requests. /livez
-says no more than that this process answers; it stays 200 while the model loads.
+/health and /readyz are the same: 200 only once the engine has made a real token and takes requests, and then
+with the engine's facts and counts. /livez says no more than that this process answers; it stays 200 while the
+model loads.
 """
 
 from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
@@ -22,15 +26,18 @@ def health_router(client: EngineClient) -> APIRouter:
     @router.get("/readyz")
     @router.get("/health")
     async def health() -> JSONResponse:
-        """200 when requests are served; else 503 with the engine's phase, progress (0 to 1) and reason."""
+        """200 when requests are served, with facts and counts of the engine; else
+        503 with the engine's phase, progress (0 to 1) and reason."""
         status = client.status()
         is_ready = status.phase is EnginePhase.READY
-        body = {
+        body: dict[str, Any] = {
             "status": "ok" if is_ready else "unavailable",
             "phase": status.phase.value,
             "progress": status.progress,
             "detail": status.detail,
         }
+        if is_ready:
+            body |= {"info": asdict(client.info), "stats": asdict(client.stats())}
         return JSONResponse(
             body, 200 if is_ready else 503, {} if is_ready else {"Retry-After": str(RETRY_AFTER_S)}
         )

@@ -13,38 +13,34 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from sparkstral.chat.tool_ids import ToolIdMap
+from sparkstral.chat.tool_ids import NativeIds
 from sparkstral.errors import RequestError
 from sparkstral.types import ChatMessage, Part, TextPart, ThinkPart, ToolCall
 
 _BETWEEN_MESSAGES = TextPart("\n\n")  # what mistral-common puts between merged messages
 _NO_RESULT = "No result: this call was not answered."
-CALL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what mistral-common takes for a name
+CALL_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")  # what mistral-common takes for a name, and OpenAI too
 
 
 @dataclass(frozen=True, slots=True)
 class RepairedHistory:
-    """A list that the chat format can say. `repairs` names what had to be changed, in order.
-
-    Every call has an id of nine alphanumerics, unique in the talk; `tool_ids` maps them to the client's own.
-    """
+    """A list that the chat format can say: every call has an id of nine alphanumerics, unique in the talk.
+    `repairs` names what had to be changed, in order."""
 
     messages: tuple[ChatMessage, ...]
     repairs: tuple[str, ...]
-    tool_ids: ToolIdMap
 
 
 def repair_history(messages: Sequence[ChatMessage]) -> RepairedHistory:
     """Repairs the list. Raises RequestError, naming `messages[i]…`, for what cannot be mended."""
     _refuse_unmendable(messages)
-    tool_ids = ToolIdMap()
     steps: list[tuple[str, Callable[[list[ChatMessage]], list[ChatMessage]]]] = [
         ("drop_empty_turns", drop_empty_turns),
         ("system_after_answer_to_user", system_after_answer_to_user),
         ("merge_turns", merge_turns),
         ("close_thoughts", close_thoughts),
         ("plain_call_names", plain_call_names),
-        ("native_tool_ids", lambda listed: native_tool_ids(listed, tool_ids)),
+        ("native_tool_ids", native_tool_ids),
         ("orphan_results_to_user", orphan_results_to_user),
         ("join_repeated_results", join_repeated_results),
         ("results_follow_calls", results_follow_calls),
@@ -59,7 +55,7 @@ def repair_history(messages: Sequence[ChatMessage]) -> RepairedHistory:
         if repaired != current:
             repairs.append(name)
         current = repaired
-    return RepairedHistory(tuple(current), tuple(repairs), tool_ids)
+    return RepairedHistory(tuple(current), tuple(repairs))
 
 
 def _refuse_unmendable(messages: Sequence[ChatMessage]) -> None:
@@ -175,7 +171,7 @@ def plain_call_names(messages: list[ChatMessage]) -> list[ChatMessage]:
     return [replace(m, tool_calls=tuple(map(plain, m.tool_calls))) for m in messages]
 
 
-def native_tool_ids(messages: list[ChatMessage], tool_ids: ToolIdMap) -> list[ChatMessage]:
+def native_tool_ids(messages: list[ChatMessage]) -> list[ChatMessage]:
     """Gives every call an id of its own and every result the id of its call, or None when it has none.
 
     An id may come again later in the talk, or twice in a turn: a result answers the first open call of its id
@@ -183,13 +179,14 @@ def native_tool_ids(messages: list[ChatMessage], tool_ids: ToolIdMap) -> list[Ch
     an id answers the next open call of the newest turn.
     """
     out = []
+    native_ids = NativeIds()
     open_calls: dict[str | None, deque[str]] = {}  # client's id → native ids of the newest turn that has it
     answered: dict[str | None, str] = {}  # client's id → native id of the call that was answered last
     turn: dict[str, str] = {}  # native → client's id of the newest turn's open calls, in order
     for message in messages:
         if message.tool_calls:
-            calls = tuple(replace(call, id=tool_ids.add(call.id)) for call in message.tool_calls)
-            turn = {call.id: tool_ids.to_client(call.id) for call in calls}
+            calls = tuple(replace(call, id=native_ids.add(call.id)) for call in message.tool_calls)
+            turn = {new.id: old.id for new, old in zip(calls, message.tool_calls, strict=True)}
             open_calls.update((client_id, deque()) for client_id in turn.values())
             for native, client_id in turn.items():
                 open_calls[client_id].append(native)

@@ -21,18 +21,16 @@ from mistral_common.utils.json_utils import validate_json_schema_by_draft7
 
 from sparkstral.chat.history import CALL_NAME, ends_in_open_thought, repair_history
 from sparkstral.chat.tokenizer import ChatTokenizer
-from sparkstral.chat.tool_ids import ToolIdMap
 from sparkstral.errors import RequestError
 from sparkstral.types import ChatMessage, ChatRequest, Part, Prompt, TextPart, Tool
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """`repairs` names what was changed in the message list (chat/history.py); `tool_ids` maps its ids."""
+    """`repairs` names what was changed in the message list (chat/history.py)."""
 
     prompt: Prompt
     repairs: tuple[str, ...]
-    tool_ids: ToolIdMap
 
 
 def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
@@ -51,7 +49,7 @@ def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
     except (MistralCommonException, ValueError, RecursionError) as error:
         raise RequestError(f"messages cannot be rendered: {error}", "messages") from error
     prompt = Prompt(tuple(encoded.tokens), prefilled_think=ends_in_open_thought(history.messages))
-    return RenderedPrompt(prompt, history.repairs, history.tool_ids)
+    return RenderedPrompt(prompt, history.repairs)
 
 
 def _check_tools(request: ChatRequest) -> None:

@@ -1,6 +1,6 @@
 """Ids of tool calls: nine letters and digits, as the chat format demands, whatever a client sends.
 
-Owns making and mapping ids. Must not know messages.
+Owns making ids, and finding one for a client's. Must not know messages.
 """
 
 from __future__ import annotations
@@ -36,24 +36,20 @@ def native_id(client_id: str) -> str:
     return "".join(letters)
 
 
-class ToolIdMap:
-    """The ids of one request's calls, there and back."""
+class NativeIds:
+    """The native ids of one request's calls. There is no way back: an answer holds new calls, with ids of ours."""
 
     def __init__(self) -> None:
-        self._client_ids: dict[str, str] = {}
+        self._given: set[str] = set()
         self._uses: dict[str, int] = {}
 
     def add(self, client_id: str) -> str:
         """The native id of one more call. An id that comes again stands for another call and gets another."""
         use = self._uses.get(client_id, 0)
         native = native_id(client_id)
-        while native in self._client_ids:
+        while native in self._given:
             use += 1
             native = native_id(f"{client_id}#{use}")
         self._uses[client_id] = use
-        self._client_ids[native] = client_id
+        self._given.add(native)
         return native
-
-    def to_client(self, native: str) -> str:
-        """The client's own id; an id that did not come from the client is returned as it is."""
-        return self._client_ids.get(native, native)

@@ -87,6 +87,7 @@ def build_engine(
         model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
     )
     grammars = GrammarCompiler(partial(CompiledGrammar, grammar_tokenizer), wake=inbox.wake)
+    cache = KvCacheManager(memory_plan.num_blocks, config.block_size_tokens)
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
@@ -94,15 +95,13 @@ def build_engine(
             max_model_len=memory_plan.max_model_len,
             vocab_size=model_config.vocab_size,
         ),
-        KvCacheManager(memory_plan.num_blocks, config.block_size_tokens),
+        cache,
     )
     runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
     info = EngineInfo(
-        model_id=config.model_path.resolve().name,
         max_model_len=memory_plan.max_model_len,
-        vocab_size=model_config.vocab_size,
         block_size_tokens=config.block_size_tokens,
-        num_blocks=memory_plan.num_blocks,
+        num_usable_blocks=cache.pool.num_usable,
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
     )

@@ -33,9 +33,6 @@ class EngineClient(Protocol):
         end. Tokens of several steps come in one output when the reader is slower than the engine.
         """
 
-    async def abort(self, request_id: str) -> None:
-        """End a request: its generator yields a last output with `FinishReason.ABORTED`. An unknown id is ignored."""
-
     def status(self) -> EngineStatus:
         """Where the engine stands now; never blocks."""
 

@@ -91,10 +91,6 @@ class LineClient(ABC):
             if not stream.has_ended:
                 self._send(Abort(request_id))
 
-    async def abort(self, request_id: str) -> None:
-        if request_id in self._streams:
-            self._send(Abort(request_id))
-
     def status(self) -> EngineStatus:
         return self._status
 

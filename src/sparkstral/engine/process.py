@@ -30,6 +30,7 @@ from sparkstral.engine.messages import (
     FromEngine,
     Setup,
     Shutdown,
+    StatusChanged,
     ToEngine,
     decode_from_engine,
     encode,
@@ -41,7 +42,8 @@ logger = logging.getLogger(__name__)
 
 CHILD_MODULE = "sparkstral.engine.child"
 STOP_TIMEOUT_S = 10.0  # on a CPU a step of a large prompt takes seconds; what takes longer is ended by force
-LAST_WORDS_S = 0.1  # how long to wait for what an ended child has sent: it is on this machine already
+LAST_WORDS_S = 1.0  # at most, for why a child has ended: it was sent before, but this process may be busy
+LAST_TOKENS_S = 0.1  # for what a child that was ended by a signal had sent: it had no time to say why
 
 
 class ProcessEngineClient(LineClient):
@@ -161,11 +163,11 @@ class EngineProcess:
         listening = asyncio.create_task(self._listen())
         ended = asyncio.create_task(self._require_process().wait())
         await asyncio.wait([listening, ended], return_when=asyncio.FIRST_COMPLETED)
-        if listening.done():
-            logger.error("the engine process cannot be understood", exc_info=listening.exception())
+        if listening.done() and (error := listening.exception()) is not None:
+            logger.error("the engine process cannot be understood", exc_info=error)
             self.kill()
         return_code = await ended
-        await asyncio.wait([listening], timeout=LAST_WORDS_S)
+        await asyncio.wait([listening], timeout=LAST_TOKENS_S if return_code < 0 else LAST_WORDS_S)
         listening.cancel()
         self.close()
         return describe_exit(return_code)
@@ -179,8 +181,12 @@ class EngineProcess:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _listen(self) -> None:
+        """Pass on all messages, up to the one after which nothing follows."""
         while True:
-            self._receive(decode_from_engine(await self._pull.recv()))
+            message = decode_from_engine(await self._pull.recv())
+            self._receive(message)
+            if isinstance(message, StatusChanged) and message.status.phase is EnginePhase.DEAD:
+                return
 
     def _require_process(self) -> asyncio.subprocess.Process:
         if self._process is None:

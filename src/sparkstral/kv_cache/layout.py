@@ -13,6 +13,16 @@ NULL_BLOCK = 0
 may write there without harm to anyone; it costs one block of the pool."""
 
 
+def num_blocks_for(num_tokens: int, block_size_tokens: int) -> int:
+    """Blocks that hold `num_tokens` of one request."""
+    return -(-num_tokens // block_size_tokens)
+
+
+def capacity_tokens(num_blocks: int, block_size_tokens: int) -> int:
+    """Tokens that a pool of `num_blocks` holds, the null block left out."""
+    return (num_blocks - 1) * block_size_tokens
+
+
 @dataclass(frozen=True, slots=True)
 class KvLayout:
     """The shape of one token's and one block's cache: `latent_width` values of `dtype_bytes` in each
@@ -31,14 +41,6 @@ class KvLayout:
     def bytes_per_block(self) -> int:
         return self.bytes_per_token * self.block_size_tokens
 
-    def num_blocks_for(self, num_tokens: int) -> int:
-        """Blocks that hold `num_tokens` of one request."""
-        return -(-num_tokens // self.block_size_tokens)
-
     def pool_blocks_for(self, num_tokens: int) -> int:
         """Blocks of a pool in which one request of `num_tokens` fits: its own and the null block."""
-        return self.num_blocks_for(num_tokens) + 1
-
-    def capacity_tokens(self, num_blocks: int) -> int:
-        """Tokens that a pool of `num_blocks` holds, the null block left out."""
-        return (num_blocks - 1) * self.block_size_tokens
+        return num_blocks_for(num_tokens, self.block_size_tokens) + 1

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparkstral.kv_cache.block_pool import BlockPool
+from sparkstral.kv_cache.layout import capacity_tokens, num_blocks_for
 from sparkstral.kv_cache.prefix_index import Digest, KeyChain, Parent, PrefixIndex, digest_256
 
 
@@ -57,7 +58,7 @@ class KvCacheManager:
     @property
     def capacity_tokens(self) -> int:
         """Tokens of the longest request that fits when it is alone."""
-        return self.pool.num_usable * self.block_size_tokens
+        return capacity_tokens(self.pool.num_blocks, self.block_size_tokens)
 
     @property
     def num_free_blocks(self) -> int:
@@ -82,7 +83,7 @@ class KvCacheManager:
         """
         hits = self._longest_prefix(table, token_ids)
         num_kept_hits = sum(self.pool.num_holders(block_id) == 0 for block_id in hits)
-        num_fresh = self._num_blocks_for(len(token_ids)) - len(hits)
+        num_fresh = num_blocks_for(len(token_ids), self.block_size_tokens) - len(hits)
         if num_fresh + num_kept_hits + num_reserved_blocks > self.pool.num_free:
             return None
         for block_id in hits:
@@ -96,7 +97,7 @@ class KvCacheManager:
     def grow(self, table: BlockTable, num_tokens: int) -> bool:
         """See to it that the table covers `num_tokens`; False, and nothing is changed, if too few blocks are
         free."""
-        num_missing = self._num_blocks_for(num_tokens) - len(table.block_ids)
+        num_missing = num_blocks_for(num_tokens, self.block_size_tokens) - len(table.block_ids)
         if num_missing <= 0:
             return True
         if num_missing > self.pool.num_free:
@@ -151,9 +152,6 @@ class KvCacheManager:
         for block_id in self.index.remove_with_descendants(table.block_ids):
             self.pool.empty(block_id)
         self.release(table)
-
-    def _num_blocks_for(self, num_tokens: int) -> int:
-        return -(-num_tokens // self.block_size_tokens)
 
     def _longest_prefix(self, table: BlockTable, token_ids: Sequence[int]) -> list[int]:
         hits: list[int] = []

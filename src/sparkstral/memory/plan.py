@@ -8,10 +8,9 @@ available.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from sparkstral.errors import ConfigError, MemoryPlanError
-from sparkstral.kv_cache.layout import KvLayout
+from sparkstral.kv_cache.layout import KvLayout, capacity_tokens, num_blocks_for
 from sparkstral.memory.lines import PlanLine
 from sparkstral.memory.probe import AvailableMemory
 from sparkstral.memory.workspace import Workspace
@@ -55,7 +54,6 @@ class MemoryPlan:
     available: AvailableMemory
     floor_bytes: int
     num_blocks: int
-    block_size_tokens: int
     max_model_len: int
     fits: bool
     verdict: str
@@ -68,11 +66,6 @@ class MemoryPlan:
     def spare_bytes(self) -> int:
         """What the plan leaves above the floor; negative by what is missing."""
         return self.available.num_bytes - self.floor_bytes - self.total_bytes
-
-    @property
-    def kv_tokens(self) -> int:
-        """Tokens of all requests together that the pool holds."""
-        return max(0, self.num_blocks - 1) * self.block_size_tokens
 
     def require(self) -> MemoryPlan:
         """This plan, or MemoryPlanError with the sum, what would fit and what to change."""
@@ -92,26 +85,6 @@ class MemoryPlan:
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         text = [f"{name:<{widths[0]}}  {size:>{widths[1]}}  {note}".rstrip() for name, size, note in rows]
         return "\n".join([*text, self.verdict])
-
-    def as_json(self) -> dict[str, Any]:
-        """The same as plain values; quantities in bytes and tokens."""
-        return {
-            "lines": [
-                {"name": line.name, "bytes": line.num_bytes, "how_known": line.how_known}
-                for line in self.lines
-            ],
-            "total_bytes": self.total_bytes,
-            "available_bytes": self.available.num_bytes,
-            "available_source": self.available.source,
-            "floor_bytes": self.floor_bytes,
-            "spare_bytes": self.spare_bytes,
-            "num_blocks": self.num_blocks,
-            "block_size_tokens": self.block_size_tokens,
-            "kv_tokens": self.kv_tokens,
-            "max_model_len": self.max_model_len,
-            "fits": self.fits,
-            "verdict": self.verdict,
-        }
 
 
 def floor_bytes(available: AvailableMemory) -> int:
@@ -138,7 +111,7 @@ def draw_plan(request: PlanRequest, available: AvailableMemory) -> MemoryPlan:
     num_blocks = room.num_blocks(length)
     verdict = (
         f"Fits: one request may have {length:,} tokens, all together "
-        f"{request.layout.capacity_tokens(num_blocks):,}."
+        f"{capacity_tokens(num_blocks, request.layout.block_size_tokens):,}."
     )
     if length < wanted:
         verdict += " " + room.why_shorter(wanted)
@@ -175,7 +148,7 @@ class _Room:
         """The largest length up to `wanted` that fits, in whole blocks if it is shorter; 0 if none does."""
         if self.fits(wanted, kv_share):
             return wanted
-        low, high = 0, self._layout.num_blocks_for(wanted)
+        low, high = 0, num_blocks_for(wanted, self._layout.block_size_tokens)
         while high - low > 1:
             middle = (low + high) // 2
             if self.fits(middle * self._layout.block_size_tokens, kv_share):
@@ -206,7 +179,6 @@ class _Room:
             available=self._available,
             floor_bytes=self._floor_bytes,
             num_blocks=num_blocks,
-            block_size_tokens=self._layout.block_size_tokens,
             max_model_len=max_model_len,
             fits=fits,
             verdict=verdict,

@@ -85,7 +85,6 @@ def test_eight_at_once_get_what_each_gets_from_the_model_alone(make_client: Make
                 assert token_ids == reference_continuation(tiny_model, request.prompt_token_ids, 12)
                 assert last.finish_reason is FinishReason.LENGTH
                 assert last.num_prompt_tokens == len(request.prompt_token_ids)
-            assert client.info.vocab_size == VOCAB_SIZE
             assert client.info.max_model_len == 512
 
     asyncio.run(main())
@@ -141,16 +140,15 @@ def test_a_conversation_that_goes_on_finds_its_prefix_in_the_cache(tiny_model: P
 def test_who_leaves_gives_its_blocks_back(make_client: MakeClient, tiny_model: Path):
     async def main() -> None:
         async with running(make_client, tiny_config(tiny_model)) as client:
-            num_free_blocks = client.info.num_blocks - 1
+            num_free_blocks = client.info.num_usable_blocks
             endless = replace(GREEDY, max_tokens=450)
             async with aclosing(client.generate(GenerationRequest("leaver", (1, 2), endless))) as outputs:
                 await anext(outputs)
-            aborted = asyncio.create_task(generate(client, GenerationRequest("aborted", (1, 3), endless)))
-            # Whatever comes after the abort on the line has seen it.
+            cancelled = asyncio.create_task(generate(client, GenerationRequest("cancelled", (1, 3), endless)))
             await generate(client, GenerationRequest("other", (1, 4), GREEDY))
-            await client.abort("aborted")
-            _, last = await aborted
-            assert last.finish_reason is FinishReason.ABORTED
+            cancelled.cancel()
+            await asyncio.wait([cancelled])
+            # Whatever comes after the aborts on the line has seen them.
             await generate(client, GenerationRequest("after", (1, 5), GREEDY))
             stats = client.stats()
             assert (stats.num_running, stats.num_waiting) == (0, 0)

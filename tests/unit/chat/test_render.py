@@ -6,7 +6,6 @@ import pytest
 
 from sparkstral.chat.render import render
 from sparkstral.chat.tokenizer import ChatTokenizer
-from sparkstral.chat.tool_ids import ToolIdMap
 from sparkstral.errors import RequestError
 from sparkstral.types import (
     ChatMessage,
@@ -80,11 +79,10 @@ def test_a_list_without_a_user_still_tells_the_settings(tokenizer: ChatTokenizer
     assert rendered.repairs == ("add_user_turn",)
 
 
-def test_repairs_and_ids_are_handed_on(tokenizer: ChatTokenizer) -> None:
+def test_repairs_are_handed_on(tokenizer: ChatTokenizer) -> None:
     called = ChatMessage("assistant", tool_calls=(ToolCall("call_1", "f", ""),))
     rendered = render(ask(called, ChatMessage("tool", (TextPart("1"),), tool_call_id="call_1")), tokenizer)
     assert rendered.repairs == ("native_tool_ids",)
-    assert rendered.tool_ids.to_client(ToolIdMap().add("call_1")) == "call_1"
 
 
 @pytest.mark.parametrize(

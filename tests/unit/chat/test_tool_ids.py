@@ -5,19 +5,18 @@ from typing import Any
 
 import pytest
 
-from sparkstral.chat.tool_ids import ToolIdMap, native_id, new_tool_call_id
+from sparkstral.chat.tool_ids import NativeIds, native_id, new_tool_call_id
 from tests.support.chat_cases import load_cases
 
 
 @pytest.mark.parametrize("case", load_cases("tool_ids"), ids=lambda case: case["id"])
 def test_case(case: dict[str, Any]) -> None:
-    ids, expect, tool_ids = case["ids"], case["expect"], ToolIdMap()
-    natives = [tool_ids.add(client_id) for client_id in ids]
+    ids, expect, native_ids = case["ids"], case["expect"], NativeIds()
+    natives = [native_ids.add(client_id) for client_id in ids]
     assert all(re.fullmatch(expect["pattern"], native) for native in natives)
     assert len(set(natives)) == len(ids)
-    assert [ToolIdMap().add(client_id) for client_id in ids] == natives
+    assert [NativeIds().add(client_id) for client_id in ids] == natives
     assert all(native_id(client_id) == client_id for client_id in expect["unchanged"])
-    assert [tool_ids.to_client(native) for native in natives] == ids
 
 
 def test_the_hash_is_the_same_after_a_restart() -> None:
@@ -25,13 +24,12 @@ def test_the_hash_is_the_same_after_a_restart() -> None:
 
 
 def test_an_id_that_comes_again_gets_another_native_id() -> None:
-    tool_ids = ToolIdMap()
-    natives = [tool_ids.add(client_id) for client_id in ["123456789", "x", "x", "123456789", "x"]]
+    native_ids = NativeIds()
+    natives = [native_ids.add(client_id) for client_id in ["123456789", "x", "x", "123456789", "x"]]
     assert len(set(natives)) == 5
-    assert [tool_ids.to_client(native) for native in natives] == ["123456789", "x", "x", "123456789", "x"]
 
 
 def test_an_id_of_ours_maps_to_itself() -> None:
     ours = {new_tool_call_id() for _ in range(100)}
     assert len(ours) == 100
-    assert all(native_id(i) == i == ToolIdMap().to_client(i) for i in ours)
+    assert all(native_id(i) == i == NativeIds().add(i) for i in ours)

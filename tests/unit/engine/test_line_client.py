@@ -23,7 +23,7 @@ from sparkstral.types import (
     TokenOutput,
 )
 
-INFO = EngineInfo("m", 100, 320, 4, 9, "cpu", "float32")
+INFO = EngineInfo(100, 4, 9, "cpu", "float32")
 STATS = EngineStats(step=3, num_running=1, num_waiting=0, num_free_blocks=5, num_cached_blocks=2)
 
 
@@ -134,19 +134,6 @@ def test_who_leaves_after_the_end_aborts_nothing():
             await first
             client.hear_tokens("r", 6, finish=FinishReason.STOP)
         assert client.sent == [Submit(request())]
-
-    run(main())
-
-
-def test_abort_is_sent_for_requests_that_are_served():
-    async def main() -> None:
-        client = ready_client()
-        reader = await begin(client)
-        await client.abort("r")
-        await client.abort("unknown")
-        assert client.sent[1:] == [Abort("r")]
-        client.hear_tokens("r", finish=FinishReason.ABORTED)
-        assert (await reader)[-1].finish_reason is FinishReason.ABORTED
 
     run(main())
 

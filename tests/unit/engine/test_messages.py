@@ -61,7 +61,7 @@ def test_messages_to_the_engine_round_trip(message: ToEngine):
     "message",
     [
         StatusChanged(EngineStatus(EnginePhase.LOADING, 0.5, "reading")),
-        Ready(EngineInfo("m", 16_384, 8_192, 64, 100, "cpu", "float32")),
+        Ready(EngineInfo(16_384, 64, 100, "cpu", "float32")),
         Outputs((), STATS),
         Outputs(
             (

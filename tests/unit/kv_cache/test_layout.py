@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sparkstral.kv_cache.layout import KvLayout
+from sparkstral.kv_cache.layout import KvLayout, capacity_tokens, num_blocks_for
 
 REAL = KvLayout(num_layers=36, latent_width=320, dtype_bytes=2, block_size_tokens=64)
 
@@ -11,9 +11,9 @@ def test_a_token_of_the_real_model_takes_23040_bytes() -> None:
 
 
 def test_blocks_are_counted_upwards() -> None:
-    assert [REAL.num_blocks_for(n) for n in (0, 1, 64, 65, 262_144)] == [0, 1, 1, 2, 4096]
+    assert [num_blocks_for(n, 64) for n in (0, 1, 64, 65, 262_144)] == [0, 1, 1, 2, 4096]
 
 
 def test_a_pool_for_one_request_has_the_null_block_beside_its_own() -> None:
     assert REAL.pool_blocks_for(65) == 3
-    assert REAL.capacity_tokens(REAL.pool_blocks_for(262_144)) == 262_144
+    assert capacity_tokens(REAL.pool_blocks_for(262_144), 64) == 262_144

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Refused, Wire, by_json_type, by_key
+from sparkstral.chat.history import CALL_NAME
 
 MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
 MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short
-NAME_PATTERN = r"^[a-zA-Z0-9_-]{1,64}$"  # OpenAI's rule for function names; mistral-common's is the same
 MAX_TOP_K = (1 << 31) - 1  # far above any vocabulary
 MAX_SEED = (1 << 63) - 1  # 64-bit signed, as OpenAI documents it
 
@@ -133,7 +133,7 @@ Message = Annotated[
 
 
 class FunctionDefinition(Wire):
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    name: Annotated[str, Field(pattern=CALL_NAME.pattern)]
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None

@@ -16,7 +16,8 @@ the global scale, which multiplies the float32 sum.
 
 Tolerance of a fast kernel: none for `dequantize`, which is bit for bit what compressed-tensors decompresses
 to; 2e-2 of the row's largest output in bfloat16 for `nvfp4_linear`, whose sum may have another order.
-CUDA graph: safe, nothing is read on the host. Source: docs/model.md, NVFP4 decoding.
+The model decodes its weights once (model/linear.py) and calls `dequantize` alone; `nvfp4_linear` says what a
+fast kernel must compute. CUDA graph: safe, nothing is read on the host. Source: docs/model.md, NVFP4 decoding.
 """
 
 from sparkstral.kernels.nvfp4_linear.reference import dequantize, nvfp4_linear
