@@ -10,7 +10,10 @@ help:
 	@echo "make serve              serve the demo model on http://127.0.0.1:$(PORT)"
 	@echo "make serve MODEL=...    serve a checkpoint folder or a Hub id"
 	@echo "make chat               talk to it in the terminal"
+	@echo "                        PORT=... listens on another port"
 	@echo "make test               lint, types, imports and all tests"
+	@echo "make lint               the same without the tests"
+	@echo "make clean              remove .venv and what was built"
 
 serve: .venv/.installed
 	.venv/bin/sparkstral serve "$(MODEL)" --port $(PORT)

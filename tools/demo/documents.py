@@ -10,6 +10,7 @@ import multiprocessing
 import random
 from multiprocessing.queues import Queue
 from pathlib import Path
+from queue import Empty
 
 from sparkstral import demo
 from tools.demo.packing import Mixture, PackedBatch
@@ -18,7 +19,7 @@ from tools.demo.rendering import Rendered, Renderer
 SHORTEST_PASSKEY_TOKENS = 300
 LONGEST_DOCUMENT_TOKENS = 15_800  # 16,384 less room for an answer
 LONGEST_PASSKEY_TOKENS = 15_200
-DEAD_WORKER_S = 120.0
+LOOK_AFTER_WORKER_S = 2.0
 
 
 def mixture(tekken_path: Path, num_tokens: int, long_share: float, long_weight: float) -> Mixture:
@@ -78,10 +79,17 @@ class BatchSource:
         self._next = 0
 
     def take(self) -> PackedBatch:
-        """The next batch; waits for its worker. Raises queue.Empty if that has died."""
-        batch = self._queues[self._next % len(self._queues)].get(timeout=DEAD_WORKER_S)
-        self._next += 1
-        return batch
+        """The next batch; waits for its worker. Raises RuntimeError if that has died."""
+        number = self._next % len(self._queues)
+        while True:
+            try:
+                batch = self._queues[number].get(timeout=LOOK_AFTER_WORKER_S)
+            except Empty:
+                if not self._workers[number].is_alive():
+                    raise RuntimeError(f"Data worker {number} died before batch {self._next}.") from None
+            else:
+                self._next += 1
+                return batch
 
     def close(self) -> None:
         """End the workers."""

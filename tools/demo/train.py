@@ -166,7 +166,11 @@ def run(arguments: argparse.Namespace) -> None:
             step += 1
             tokens += arguments.tokens
             asked = time.monotonic()
-            batch = DeviceBatch.of(source.take(), device)
+            try:
+                batch = DeviceBatch.of(source.take(), device)
+            except RuntimeError:
+                save("latest")  # what was trained so far is worth going on from
+                raise
             waited_s += time.monotonic() - asked
             if step % LOG_EVERY_STEPS == 0 or step <= 3:
                 note(

@@ -1,11 +1,8 @@
 """The choice of the next token: filters, then one seeded draw for each row.
 
-Owns the order of the filters and the arithmetic of the draw; must not know requests' text or the scheduler.
-
-A row's result depends on its own logits, parameters, seed and position alone. To hold that on any device and
-in any batch, probabilities become integers (fixed point, the likeliest token has 2^40) before they are
-summed: integer sums do not depend on the order of addition, so neither the batch nor the path taken moves a
-boundary.
+Owns what a request's parameters mean for a row and where its random number comes from; kernels/sampling owns the
+arithmetic. Must not know requests' text or the scheduler. A row's result depends on its own logits, parameters,
+seed and position alone.
 """
 
 from __future__ import annotations
@@ -20,12 +17,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sparkstral.kernels import sampling
 from sparkstral.types import Failure, SamplingParams
 
-# The likeliest token's weight. 131,072 tokens of this weight sum to 2^57, which int64 holds; a token less
-# likely than 2^-40 of the likeliest is never drawn, which no one can observe.
-_ONE = float(1 << 40)
 _TINY = torch.finfo(torch.float32).tiny
+_FAILURES = {
+    sampling.NOT_FINITE: Failure("numerics", "The model's output for this request was not a finite number."),
+    sampling.NOTHING_ALLOWED: Failure("grammar", "The request's constraints leave no token that could come next."),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,84 +55,42 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | Failure]:
     logits: [R, V] float32, not changed. Returns R token ids; a row with a NaN or an infinity, or whose mask
     allows nothing, gets a `Failure` in its place and disturbs no other row.
     """
-    finite = torch.isfinite(logits).all(dim=-1)
-    logits = _mask(logits, rows)
-    possible = (logits > -torch.inf).any(dim=-1)
-    token_ids = logits.argmax(dim=-1)  # the lowest id among equals
+    bitmask, mask_rows = _constraints(rows, logits.shape[1])
 
-    usable = (finite & possible).tolist()
-    drawn = [i for i, row in enumerate(rows) if usable[i] and row.params.temperature > 0]
-    if drawn:
-        token_ids[drawn] = _draw(logits[drawn], [rows[i] for i in drawn])
+    def column(values: list[float], dtype: torch.dtype) -> Tensor:
+        return torch.tensor(values, dtype=dtype).to(logits.device)
 
-    results: list[int | Failure] = list(token_ids.tolist())
-    for i, is_finite in enumerate(finite.tolist()):
-        if not is_finite:
-            results[i] = Failure("numerics", "The model's output for this request was not a finite number.")
-        elif not usable[i]:
-            results[i] = Failure("grammar", "The request's constraints leave no token that could come next.")
-    return results
-
-
-def _mask(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """A copy of `logits` in which what a row may not say is -inf; `logits` itself if nothing is forbidden."""
-    constrained = [i for i, row in enumerate(rows) if row.bitmask is not None]
-    banned = [(i, token_id) for i, row in enumerate(rows) for token_id in row.params.banned_token_ids]
-    if not constrained and not banned:
-        return logits
-    logits = logits.clone()
-    if constrained:
-        words = torch.from_numpy(np.stack([row.bitmask for row in rows if row.bitmask is not None]))
-        bits = torch.arange(32, dtype=torch.int32, device=logits.device)
-        allowed = (words.to(logits.device)[:, :, None] >> bits) & 1 == 1  # [C, W, 32]
-        forbidden = ~allowed.flatten(1)[:, : logits.shape[1]]
-        logits[constrained] = logits[constrained].masked_fill(forbidden, -torch.inf)
-    if banned:
-        row_indices, token_ids = torch.tensor(banned, device=logits.device).T
-        logits[row_indices, token_ids] = -torch.inf
-    return logits
+    token_ids, status = sampling.sample(
+        logits,
+        # What float32 cannot hold in full precision is as good as greedy, and must not divide.
+        column([t if (t := row.params.temperature) >= _TINY else 0.0 for row in rows], torch.float32),
+        column([row.params.top_k for row in rows], torch.int32),
+        column([row.params.top_p for row in rows], torch.float64),
+        column([row.params.min_p for row in rows], torch.float32),
+        column([draw_uniform(row.seed, row.position) for row in rows], torch.float64),
+        bitmask.to(logits.device),
+        mask_rows.to(logits.device),
+    )
+    return [
+        _FAILURES[code] if code else token_id
+        for token_id, code in zip(token_ids.tolist(), status.tolist(), strict=True)
+    ]
 
 
-def _draw(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """[D, V] logits with -inf for what is forbidden → [D] int64 token ids, by the inverse distribution function."""
-    device = logits.device
-    # What float32 would round to 0 is as good as greedy, and must not divide by 0.
-    temperature = _column([max(row.params.temperature, _TINY) for row in rows], device)
-    # The difference first: dividing by a tiny temperature could overflow the largest logit itself.
-    below_likeliest = logits - logits.amax(dim=-1, keepdim=True)
-    probabilities = torch.exp(below_likeliest / temperature)  # relative to the likeliest
-    min_p = _column([row.params.min_p for row in rows], device)
-    weights = (probabilities * (probabilities >= min_p)).double().mul_(_ONE).long()
-
-    filtered = [i for i, row in enumerate(rows) if row.params.top_k > 0 or row.params.top_p < 1]
-    if filtered:
-        weights[filtered] = _keep_top(weights[filtered], [rows[i].params for i in filtered])
-
-    cumulative = weights.cumsum(dim=-1)
-    total = cumulative[:, -1:]
-    draws = [[draw_uniform(row.seed, row.position)] for row in rows]
-    uniform = torch.tensor(draws, dtype=torch.float64).to(device)
-    target = torch.minimum((uniform * total).long(), total - 1)
-    return torch.searchsorted(cumulative, target, right=True).squeeze(1)  # first whose sum exceeds the target
-
-
-def _keep_top(weights: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Zero all but the top_k likeliest, and of these all but the fewest that hold top_p of what top_k left.
-
-    Among equals the lowest id stays. weights: [F, V] int64.
-    """
-    num_tokens = weights.shape[1]
-    ordered, order = weights.sort(dim=-1, descending=True, stable=True)
-    top_k = torch.tensor([[p.top_k or num_tokens] for p in params], device=weights.device)
-    ordered = ordered * (torch.arange(num_tokens, device=weights.device) < top_k)
-    cumulative = ordered.cumsum(dim=-1)
-    top_p = torch.tensor([[p.top_p] for p in params], dtype=torch.float64).to(weights.device)
-    needed = (top_p * cumulative[:, -1:]).ceil().long()
-    before = cumulative - ordered  # what the likelier ones hold together
-    keep = before < needed
-    keep[:, 0] = True  # top_p 0 is greedy
-    return torch.zeros_like(weights).scatter_(1, order, ordered * keep)
-
-
-def _column(values: Sequence[float], device: torch.device) -> Tensor:
-    return torch.tensor(values, dtype=torch.float32).to(device)[:, None]
+def _constraints(rows: Sequence[SamplingRow], vocab_size: int) -> tuple[Tensor, Tensor]:
+    """bitmask [B, ceil(V / 32)] int32 of the rows that may not say everything, and which is whose (-1: free)."""
+    masks: list[NDArray[np.int32]] = []
+    mask_rows = []
+    for row in rows:
+        banned = row.params.banned_token_ids
+        if row.bitmask is None and not banned:
+            mask_rows.append(-1)
+            continue
+        words = (vocab_size + 31) // 32
+        mask = np.full(words, -1, dtype=np.int32) if row.bitmask is None else row.bitmask.copy()
+        for token_id in banned:
+            mask.view(np.uint32)[token_id // 32] &= 0xFFFF_FFFF ^ (1 << token_id % 32)
+        mask_rows.append(len(masks))
+        masks.append(mask)
+    stacked = np.stack(masks) if masks else np.empty((0, 0), dtype=np.int32)
+    return torch.from_numpy(stacked), torch.tensor(mask_rows, dtype=torch.int32)

@@ -184,7 +184,7 @@ def _follow_up(rng: random.Random, split: Split, tool: OfferedTool) -> list[Mess
     fields = toolbox.result_fields(rng, split, 2, 5)
     messages = [user(request.text), call, *results(call, [json.dumps(fields, ensure_ascii=False)])]
     messages.append(assistant(toolbox.tell(fields), "The result is here."))
-    for key in rng.sample(list(fields), worlds.between(rng, 1, 2)):
+    for key in rng.sample(list(fields), min(len(fields), worlds.between(rng, 1, 2))):
         messages += [user(fill(rng, _FOLLOW_UP, k=key)), assistant(toolbox.shown(fields[key]))]
     return messages
 

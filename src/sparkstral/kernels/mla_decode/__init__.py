@@ -12,8 +12,27 @@ it. Scores, softmax and sum are float32.
 Rows of the pool past seq_lens[r] are never read: they may hold anything, NaN included. A request's result
 does not depend on the batch that it is in, nor on which blocks hold it, to the bit.
 Cost for each head: n·S·(320 + 256) multiply-adds, S·320 elements read once for all heads: for few queries.
-Tolerance of a fast kernel: 2e-2 absolute in bfloat16 with latents of standard deviation 1 (rounding of p).
-CUDA graph: the reference is not safe, lengths are host integers. Source: docs/model.md, absorbed form.
+The Triton form (`triton_kernel`) does the same in three launches, with what stands around it fused:
+
+    absorb(parts [S, T, N·(64 + P)], rotation [T, P/2] complex64, query_scale [T], w_uk [N, 64, W]) -> q
+    mla_decode(q, pool, block_tables, cu_seqlens_q [R + 1], seq_lens [R], softmax_scale, w_uv [N, 128, W],
+               max_query_len=, workspace=) -> [T, N, 128]
+
+The parts of the query's projection are summed in float32 and rounded, rotated, rounded, scaled, rounded, as the
+references do one after the other; likewise the mean latent is rounded before w_uv. Lengths and tables are int32
+on the device, R at most 128; any number of queries a request, 1 to 8 is what it is made for. A request with
+seq_len 0 pads the batch: its rows of the output are 0. block_size is a multiple of the tile's tokens or divides them.
+
+A sequence is cut into splits by its length alone, and every sum has one order: the result is deterministic, and a
+request's result is that of any batch in which max_query_len · N needs the same tile (`single` or `several`), to
+the bit; between the two tiles only the order of the matrix unit's additions differs. (`absorb` and the product
+with w_uv are made token by token, in an order that no batch changes.) float32 is used for scores, softmax and sums,
+p is rounded to the pool's dtype.
+
+Tolerance of the Triton form: 2e-2 absolute in bfloat16 with latents of standard deviation 1 (rounding of p), and at
+most twice the error of bfloat16 PyTorch against float64. CUDA graph: the Triton form is safe: lengths, tables and
+offsets are read on the device, the grid depends on R, max_query_len and the configuration, the workspace is the
+caller's. The reference is not, its lengths are host integers. Source: docs/model.md, absorbed form.
 """
 
 from sparkstral.kernels.mla_decode.reference import mla_decode

@@ -9,6 +9,11 @@ magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. A scale serves 16 columns of a row, rows 
 global_scale divides: W = e2m1(code) · (float32(scale) / global_scale), in this order in float32, then rounded
 to dtype.
 
+Fast form, `triton_kernel.nvfp4_linear`: the same product on codes in the order of `packing` (the bytes are as many;
+`reorder_` makes it in place) and K a multiple of 32. For few rows x is scaled to float16 by a power of two for each 16
+values, exactly, whatever their size; for many it stays bfloat16 and the weight is decoded to bfloat16, exactly but for
+the global scale, which multiplies the float32 sum.
+
 Tolerance of a fast kernel: none for `dequantize`, which is bit for bit what compressed-tensors decompresses
 to; 2e-2 of the row's largest output in bfloat16 for `nvfp4_linear`, whose sum may have another order.
 The model decodes its weights once (model/linear.py) and calls `dequantize` alone; `nvfp4_linear` says what a

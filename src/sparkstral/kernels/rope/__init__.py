@@ -10,6 +10,13 @@ rotated vector, in the query and in the cache. (transformers writes the evens be
 are the same.) The angle is the float32 product of position and frequency, as in transformers and vLLM. The
 rotation is computed in float32 and rounded to x's dtype once. No magnitude factor: yarn.apply_scale is false.
 
+The Triton form serves whole queries of prompts, in place (decode steps rotate in kernels/mla_decode's absorb, keys in
+kernels/latent_write):
+
+    turn_queries(q [T, N, 64 + P], rotation [T, P/2], query_scale [T]) -> None
+
+rotates the last P lanes, rounds, scales all lanes by the token's llama-4 factor, rounds.
+
 Tolerance of a fast kernel: one unit in the last place of x's dtype, since fused multiply-adds may be used.
 CUDA graph: safe, nothing is read on the host. Source: docs/model.md, YaRN frequencies and exact semantics.
 """

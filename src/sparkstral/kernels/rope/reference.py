@@ -25,9 +25,7 @@ def yarn_inv_freq(
     """
 
     def pair_turning(times: float) -> float:
-        return (
-            dim * math.log(original_max_position_embeddings / (2 * math.pi * times)) / (2 * math.log(theta))
-        )
+        return dim * math.log(original_max_position_embeddings / (2 * math.pi * times)) / (2 * math.log(theta))
 
     low = max(math.floor(pair_turning(beta_fast)), 0)
     high = min(math.ceil(pair_turning(beta_slow)), dim - 1)

@@ -1,0 +1,142 @@
+"""Triton form of the mixture-of-experts block; the contract stands in the folder's `__init__`.
+
+Owns which form serves how many tokens, its buffers and its shipped configurations. Few tokens: routing, gate_up, down
+(3 launches; 4 where items share experts). Many: routing (3), gate_up, down, sum. The forms: triton_few, triton_many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.moe_experts.triton_few import FewConfig, FewSpecs, FewWorkspace, down_few, gate_up_few
+from sparkstral.kernels.moe_experts.triton_many import ManySpecs, ManyWorkspace, down_many, gate_up_many
+from sparkstral.kernels.moe_route.triton_kernel import CONFIGS as ROUTE_CONFIGS
+from sparkstral.kernels.moe_route.triton_kernel import (
+    FewRouting,
+    ManyRouting,
+    RouteConfig,
+    route_few,
+    route_many,
+)
+from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
+from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, ManyTile
+
+
+@dataclass(frozen=True, slots=True)
+class TilePair:
+    """How prefill's two products are cut, for batches of up to `max_tokens`; both have the same rows."""
+
+    max_tokens: int
+    gate_up: ManyTile
+    down: ManyTile
+
+
+@dataclass(frozen=True, slots=True)
+class MoeConfig:
+    route: RouteConfig
+    few: FewConfig
+    max_few: int  # tokens up to which the form for few is used, a power of two
+    many: tuple[TilePair, ...]  # by max_tokens, rising; the last serves all that are more
+
+
+_LARGE_90 = ManyTile(128, 128, 64, num_warps=8, num_stages=3)
+_SMALL_90 = ManyTile(64, 128, 64, num_warps=4, num_stages=3)
+_LARGE_121 = ManyTile(64, 128, 64, num_warps=8, num_stages=3)
+_SMALL_121 = ManyTile(32, 128, 64, num_warps=4, num_stages=3)
+
+CONFIGS = {
+    # SM 9.0. Few: 640 programs of gate_up at one token, four or more an SM, 8 reads of 16 bytes a thread under way:
+    # 2.7 instructions a weight, 0.6 of the time that the weights' bytes take at 4.48 TB/s. 128 registers keep two
+    # programs an SM where items have up to four pairs. Many: tiles of 128 once experts have 128 rows on average.
+    (9, 0): MoeConfig(
+        route=ROUTE_CONFIGS[9, 0],
+        few=FewConfig(
+            gate_up_single=FewProgram(32, num_warps=8, unroll=4),
+            gate_up=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
+            down_tokens=FewProgram(8, num_warps=4, unroll=4),
+            down=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
+            token_major_max=4,
+        ),
+        max_few=64,
+        many=(TilePair(3072, _SMALL_90, _SMALL_90), TilePair(1 << 30, _LARGE_90, _LARGE_90)),
+    ),
+    # SM 12.1. At 240 GB/s the weights of one token take 295 us, the instructions 20: any cut reaches the bus that
+    # keeps some 20 KB under way in each of 48 SMs. Many: 40 KiB of shared memory leave room for two programs an SM.
+    (12, 1): MoeConfig(
+        route=ROUTE_CONFIGS[12, 1],
+        few=FewConfig(
+            gate_up_single=FewProgram(32, num_warps=8, unroll=4),
+            gate_up=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
+            down_tokens=FewProgram(16, num_warps=4, unroll=4),
+            down=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
+            token_major_max=4,
+        ),
+        max_few=64,
+        many=(TilePair(1024, _SMALL_121, _SMALL_121), TilePair(1 << 30, _LARGE_121, _LARGE_121)),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MoeWorkspace:
+    """Buffers of all layers, which follow each other on one stream."""
+
+    few_routing: FewRouting
+    few: FewWorkspace
+    many_routing: ManyRouting
+    many: ManyWorkspace
+    max_tokens: int  # of one pass of the form for many; longer batches take several
+
+    @classmethod
+    def allocate(
+        cls, config: MoeConfig, max_tokens: int, hidden: int, inner: int, num_experts: int, top_k: int,
+        device: torch.device,
+    ) -> MoeWorkspace:
+        """For passes of up to `max_tokens`: about 10 · (I + H) bytes a token, 61 KB in the real model."""
+        return cls(
+            FewRouting.allocate(config.max_few, hidden, num_experts, top_k, device),
+            FewWorkspace.allocate(config.max_few, hidden, inner, top_k, device),
+            ManyRouting.allocate(max_tokens, num_experts, top_k, device),
+            ManyWorkspace.allocate(max_tokens, hidden, inner, top_k, device),
+            max_tokens,
+        )
+
+
+def moe_block(
+    x: Tensor, router: Tensor, gate_up: PackedWeight, down: PackedWeight, residual: Tensor | None, scaling: float,
+    out: Tensor, *, workspace: MoeWorkspace, config: MoeConfig, pdl: bool,
+) -> None:
+    """x [T, H] bfloat16, normalised; router [E, H] bfloat16; the experts [E + 1, ..], the shared one last; writes
+    out [T, H] = residual + block(x). out may be the residual's memory, not x's."""  # fmt: skip
+    hidden, inner, slots = x.shape[1], gate_up.codes.shape[1] // 2, workspace.few_routing.ids.shape[1]
+    flags = {"residual": residual is not None, "ptx": x.is_cuda, "pdl": pdl}
+    if len(x) <= config.max_few:
+        few = FewSpecs(hidden, inner, slots, config.few, **flags)
+        route_few(x, router, scaling, workspace.few_routing, config=config.route, pdl=pdl)
+        gate_up_few(gate_up, workspace.few_routing, len(x), workspace.few, few)
+        down_few(down, workspace.few_routing, residual, out, workspace.few, few)
+        return
+    for start in range(0, len(x), workspace.max_tokens):
+        part = slice(start, start + workspace.max_tokens)
+        tiles = next((pair for pair in config.many if len(x[part]) <= pair.max_tokens), config.many[-1])
+        many = ManySpecs(hidden, inner, len(router), slots, tiles.gate_up, tiles.down, **flags)
+        route_many(x[part], router, scaling, tiles.gate_up.rows, workspace.many_routing, pdl=pdl)
+        gate_up_many(x[part], gate_up, workspace.many_routing, workspace.many, many)
+        down_many(
+            down, workspace.many_routing, None if residual is None else residual[part], out[part], workspace.many, many
+        )
+
+
+def specs(config: MoeConfig, *, pdl: bool = True) -> list[KernelSpec]:
+    """The variants of the real model."""
+    hidden, inner, num_experts, slots = 4096, 2048, 128, 5
+    few = FewSpecs(hidden, inner, slots, config.few, residual=True, ptx=True, pdl=pdl)
+    found = [few.gate_up(1), few.gate_up(2), few.down_tokens(), few.down(), few.sum()]
+    for pair in config.many:
+        many = ManySpecs(hidden, inner, num_experts, slots, pair.gate_up, pair.down, residual=True, ptx=True, pdl=pdl)
+        found += [many.gate_up(), many.down(), many.sum()]
+    return found
