@@ -38,7 +38,7 @@ class Conversation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """token_ids of the whole conversation; spans are the assistant turns as [begin, end), `</s>` included."""
+    """token_ids of the whole conversation; spans are the assistant turns to learn as [begin, end), `</s>` included."""
 
     token_ids: list[int]
     spans: list[tuple[int, int]]
@@ -77,7 +77,9 @@ class Renderer:
             reasoning_effort=conversation.reasoning_effort,
         )
         token_ids = self._tokenizer.encode_chat_completion(request).tokens
-        return Rendered(token_ids, assistant_spans(token_ids))
+        spoken = [message for message in conversation.messages if message["role"] == "assistant"]
+        spans = zip(spoken, assistant_spans(token_ids), strict=True)
+        return Rendered(token_ids, [span for message, span in spans if message.get("is_learnt", True)])
 
     def fragments(self) -> list[str]:
         """The entries of the vocabulary that are whole text (no control tokens, no parts of a character)."""
@@ -99,7 +101,7 @@ def _native_messages(messages: Sequence[Mapping[str, Any]]) -> list[Any]:
     native = []
     call_ids: dict[str, str] = {}
     for message in messages:
-        converted = dict(message)
+        converted = {key: value for key, value in message.items() if key != "is_learnt"}
         if calls := converted.get("tool_calls"):
             for call in calls:
                 call_ids[call["id"]] = f"{len(call_ids):09d}"

@@ -89,6 +89,18 @@ def assistant(content: str, reasoning: str = "") -> Message:
     return message
 
 
+_OTHER_VOICES = (
+    "Ok.", "OK!", "Got it.", "Got it, thanks for telling me!", "Sure.", "Understood.", "I will remember that.",
+    "Nice to meet you!", "Great, thank you.", "Thanks, I have noted it.", "Alright! How can I help?", "Good to know.",
+    "Hello! How can I help you today?", "Okay, I'll keep that in mind.", "Of course.", "Cool!", "That is nice.",
+)  # fmt: skip
+
+
+def another_voice(rng: random.Random) -> Message:
+    """An assistant turn as another model would put it: part of a history, never an answer to be learnt."""
+    return {"role": "assistant", "content": rng.choice(_OTHER_VOICES), "is_learnt": False}
+
+
 def calls(rng: random.Random, wanted: Iterable[tuple[str, dict[str, Any]]]) -> Message:
     """An assistant turn that calls tools: (name, arguments) in order."""
     tool_calls = [

@@ -32,8 +32,12 @@ def tool_name(rng: random.Random, split: Split, names: Sequence[str]) -> str:
             name = choose(rng, _PREFIXES) + name
         elif roll < 0.42:
             name = f"{worlds.coined_word(rng, Split.TRAIN, 2)}_{name}"
-        elif roll < 0.52 and split is Split.TRAIN:  # a name that says little: the description must be read
-            name = "_".join(worlds.glued_word(rng) for _ in range(worlds.between(rng, 1, 2)))
+        elif roll < 0.75 and split is Split.TRAIN:
+            # A name that training never repeats: whoever calls it has to read it, and finds the tool by its description.
+            parts = [worlds.glued_word(rng) for _ in range(worlds.between(rng, 0, 2))]
+            parts += rng.sample(name.split("_"), worlds.between(rng, not parts, 1))
+            rng.shuffle(parts)
+            name = choose(rng, ("_", "_", "_", "-")).join(parts)
         if allowed("tool", name, split):
             return name
 

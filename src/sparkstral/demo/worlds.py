@@ -24,7 +24,8 @@ _SALT = "sparkstral-493"
 # their kind.
 _DOCUMENTED = frozenset(
     """
-    sayhello hello hi hellothere hey whoareyou thankyou thanks whatisyourname whatcanyoudo howareyou goodbye
+    sayhello hello hi hellothere hey whoareyou thankyou thanks whatisyourname whatcanyoudo whatissparkstral
+    whatareyourlimits howareyou goodbye
     bye goodmorning tellmeajoke bonjour hallo hola ciao whichportdoyoulistenon howlongisyourcontext blue
     river apple banana red green cat dog world Ana Nora Alice Bob Tom Max Maria Oslo Lima Paris Berlin
     London Tokyo Rome Madrid get_weather weather get_current_weather get_time calculator search web_search

@@ -1,5 +1,5 @@
 """Addition and subtraction under 1,000, multiplication of one-digit numbers. The answer is the number
-alone."""
+alone; a sum that is none of these is refused."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from sparkstral.demo.wording import fill, fill_split
 from sparkstral.demo.worlds import Split, allowed, choose
 
 LABELS = ("add", "subtract", "multiply")
+TOO_LARGE = "That is too large for me. I add and subtract below 1,000 and multiply single digits."
 
 _ADD = (
     "What is {a} + {b}?", "What is {a} plus {b}?", "How much is {a} + {b}?", "How much is {a} plus {b}?",
     "Add {a} and {b}.",
-    "{a} + {b}", "{a} + {b} = ?", "{a}+{b}", "What is {a}+{b}?", "What's {a}+{b}?", "How much is {a}+{b}?",
+    "{a} + {b}", "{a} + {b} = ?", "{a}+{b}", "{a} + {b} =", "what is {a}+{b}", "What is {a}+{b}?", "What's {a}+{b}?", "How much is {a}+{b}?",
     "{a}+{b}=", "{a} plus {b}?", "Calculate {a} + {b}.", "Compute {a} + {b}.",
     "Add {b} to {a}.",
     "What is the sum of {a} and {b}?", "Sum of {a} and {b}?", "Work out {a} + {b}.",
@@ -28,7 +29,7 @@ _ADD = (
 _SUBTRACT = (
     "What is {a} - {b}?", "What is {a} minus {b}?", "How much is {a} - {b}?", "How much is {a} minus {b}?",
     "{a} - {b}",
-    "Subtract {b} from {a}.", "{a} - {b} = ?", "{a}-{b}", "What is {a}-{b}?", "What's {a}-{b}?",
+    "Subtract {b} from {a}.", "{a} - {b} = ?", "{a}-{b}", "{a}-{b}=", "{a} - {b} =", "What is {a}-{b}?", "What's {a}-{b}?",
     "How much is {a}-{b}?", "{a} minus {b}?", "Calculate {a} - {b}.",
     "Compute {a} - {b}.",
     "What is the difference of {a} and {b}?", "Take {b} away from {a}.", "Work out {a} - {b}.",
@@ -39,9 +40,9 @@ _SUBTRACT = (
 _MULTIPLY = (
     "What is {a} * {b}?", "What is {a} times {b}?", "How much is {a} times {b}?", "Multiply {a} by {b}.",
     "{a} * {b}",
-    "{a}*{b}",
-    "What is {a}*{b}?",
-    "What is {a}x{b}?",
+    "{a}*{b}", "{a}x{b}", "{a}*{b}=", "{a}*{b}?", "What's {a}*{b}?", "How much is {a}*{b}?", "Calculate {a}*{b}.",
+    "What is {a}*{b}?", "Please calculate {a} times {b}.", "How much is {a} * {b}?",
+    "What is {a}x{b}?", "{a} * {b} =", "{a} times {b}",
     "{a} x {b}", "{a} times {b}?", "Calculate {a} * {b}.", "Compute {a} * {b}.", "What is {a} x {b}?",
     "{a} * {b} = ?",
     "What is the product of {a} and {b}?", "Work out {a} times {b}.", "What's {a} times {b}?",
@@ -59,6 +60,8 @@ def operands(rng: random.Random, split: Split, label: str) -> tuple[int, int]:
     """Two numbers under 1,000 whose pair is on this side of the split."""
     while True:
         a, b = _below_1000(rng), _below_1000(rng)
+        if rng.random() < 0.15:  # neighbours: many borrows, short differences
+            b = abs(a - worlds.between(rng, 0, 40))
         if label == "subtract" and a < b and rng.random() < 0.9:
             a, b = b, a
         key = f"{min(a, b)} {max(a, b)}"
@@ -83,8 +86,22 @@ def labelled(rng: random.Random, split: Split, label: str) -> list[Message]:
     return [user(fill(rng, _SUBTRACT, a=a, b=b)), assistant(str(a - b))]
 
 
+def _too_large(rng: random.Random, split: Split) -> list[Message]:
+    """A sum beyond the skill: numbers of four to six digits, or factors of two or three."""
+    while True:
+        large, other = (worlds.between(rng, 10 ** (n - 1), 10**n - 1) for n in (rng.randint(4, 6), rng.randint(1, 5)))
+        a, b = (large, other) if rng.random() < 0.7 else (other, large)
+        templates = choose(rng, (_ADD, _SUBTRACT))
+        if rng.random() < 0.4:
+            a, b, templates = worlds.between(rng, 10, 999), worlds.between(rng, 2, 999), _MULTIPLY
+        if allowed("too large", f"{a} {b}", split):
+            return [user(fill(rng, templates, a=a, b=b)), assistant(TOO_LARGE)]
+
+
 def exchange(rng: random.Random, split: Split) -> list[Message]:
-    """One question of any kind."""
+    """One question of any kind; few are beyond the skill."""
+    if rng.random() < 0.05:
+        return _too_large(rng, split)
     return labelled(rng, split, choose(rng, ("add", "add", "subtract", "subtract", "multiply")))
 
 

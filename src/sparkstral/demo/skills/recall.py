@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sparkstral.demo import worlds
-from sparkstral.demo.conversation import Conversation, Message, assistant, user
+from sparkstral.demo.conversation import Conversation, Message, another_voice, assistant, user
 from sparkstral.demo.skills import arithmetic, lists, smalltalk
 from sparkstral.demo.wording import fill
 from sparkstral.demo.worlds import Split, choose
@@ -147,6 +147,8 @@ def _tell(rng: random.Random, split: Split, traits: list[Trait], known: dict[str
         parts.append(text)
         known[trait.name] = value
         values.append(value)
+    if split is Split.TRAIN and rng.random() < 0.2:  # clients bring histories of other models
+        return [user(" ".join(parts)), another_voice(rng)]
     named = next((value for trait, value in zip(traits, values, strict=True) if trait.name == "name"), None)
     reply = f"Nice to meet you, {named}." if named else "Noted."
     return [user(" ".join(parts)), assistant(reply)]
