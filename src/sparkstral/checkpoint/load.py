@@ -11,9 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sparkstral.checkpoint.forms import Form, Part, is_scalar_part
-from sparkstral.checkpoint.plan import Buffer, LoadPlan, plan_load
-from sparkstral.checkpoint.stream import TORCH_DTYPES, LoadProgress, fill
+from sparkstral.checkpoint.forms import Form, Part
+from sparkstral.checkpoint.plan import LoadPlan, plan_load
+from sparkstral.checkpoint.spans import Buffer
+from sparkstral.checkpoint.stacking import DOWN, GATE_UP
+from sparkstral.checkpoint.stream import DEFAULT_READING, TORCH_DTYPES, LoadProgress, Reading, fill
 from sparkstral.errors import CheckpointError
 from sparkstral.model.config import ModelConfig
 from sparkstral.model.weights import (
@@ -24,6 +26,7 @@ from sparkstral.model.weights import (
     LayerWeights,
     ModelWeights,
     Nvfp4Weight,
+    StackedExperts,
     Weight,
 )
 
@@ -35,7 +38,7 @@ def load(
 ) -> tuple[ModelConfig, ModelWeights]:
     """Read the checkpoint in the folder `path` onto `device`, in the forms and dtypes in which it is stored.
 
-    Every buffer is allocated once and filled in place; memory beside the weights is one buffer of 64 MiB.
+    Every buffer is allocated once and filled in place; a GPU's weights take 256 MiB of pinned memory meanwhile.
     `progress` is called during reading, at most about 1,000 times. Raises `CheckpointError`, naming file and
     remedy, before any allocation where the headers show the fault.
     """
@@ -43,14 +46,17 @@ def load(
 
 
 def load_planned(
-    plan: LoadPlan, device: torch.device | str = "cpu", progress: Callable[[LoadProgress], None] | None = None
+    plan: LoadPlan,
+    device: torch.device | str = "cpu",
+    progress: Callable[[LoadProgress], None] | None = None,
+    reading: Reading = DEFAULT_READING,
 ) -> tuple[ModelConfig, ModelWeights]:
     """`load` for a plan that was made before, for instance to ask for `weights_bytes` first."""
     buffers = {
         buffer: torch.empty(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype], device=device)
         for buffer in plan.buffers
     }
-    fill(buffers, plan, progress)
+    fill(buffers, plan, progress, reading)
     _check_scales(plan, buffers)
     parts: dict[str, dict[Part, Tensor]] = {}
     for buffer, tensor in buffers.items():
@@ -64,7 +70,7 @@ def _check_scales(plan: LoadPlan, buffers: Mapping[Buffer, Tensor]) -> None:
     An infinite divisor passes: that is how a matrix of zeros is stored.
     """
     for buffer, tensor in buffers.items():
-        if not is_scalar_part(plan.forms[buffer.slot], buffer.part):
+        if not buffer.is_scalar:
             continue
         good = tensor > 0 if buffer.part is Part.GLOBAL_SCALE else (tensor >= 0) & tensor.isfinite()
         if bool(good.all()):
@@ -86,6 +92,9 @@ def _assemble(plan: LoadPlan, parts: Mapping[str, Mapping[Part, Tensor]]) -> Mod
     def tensor(slot: str) -> Tensor:  # of a slot that is never quantized
         return parts[slot][Part.WEIGHT]
 
+    def nvfp4(slot: str) -> Nvfp4Weight:
+        return Nvfp4Weight(parts[slot][Part.PACKED], parts[slot][Part.SCALE], parts[slot][Part.GLOBAL_SCALE])
+
     def weight(slot: str) -> Weight:
         of_slot = parts[slot]
         match plan.forms[slot]:
@@ -94,7 +103,7 @@ def _assemble(plan: LoadPlan, parts: Mapping[str, Mapping[Part, Tensor]]) -> Mod
             case Form.FP8:
                 return Fp8Weight(of_slot[Part.WEIGHT], of_slot[Part.SCALE])
             case Form.NVFP4:
-                return Nvfp4Weight(of_slot[Part.PACKED], of_slot[Part.SCALE], of_slot[Part.GLOBAL_SCALE])
+                return nvfp4(slot)
 
     def experts(prefix: str) -> ExpertWeights:
         return ExpertWeights(weight(prefix + "gate"), weight(prefix + "up"), weight(prefix + "down"))
@@ -111,14 +120,36 @@ def _assemble(plan: LoadPlan, parts: Mapping[str, Mapping[Part, Tensor]]) -> Mod
             kv_b_proj=weight(prefix + "attention.kv_b_proj"),
             o_proj=weight(prefix + "attention.o_proj"),
         )
+        stacked = None
+        if prefix + GATE_UP in parts:
+            stacked = StackedExperts(nvfp4(prefix + GATE_UP), nvfp4(prefix + DOWN))
+            routed, shared = _views(stacked)
+        else:
+            routed, shared = experts(prefix + "experts."), experts(prefix + "shared_expert.")
         layers.append(
             LayerWeights(
                 attention_norm=tensor(prefix + "attention_norm"),
                 attention=attention,
                 ffn_norm=tensor(prefix + "ffn_norm"),
                 router=tensor(prefix + "router"),
-                experts=experts(prefix + "experts."),
-                shared_expert=experts(prefix + "shared_expert."),
+                experts=routed,
+                shared_expert=shared,
+                stacked=stacked,
             )
         )
     return ModelWeights(tensor("embed_tokens"), tuple(layers), tensor("norm"), weight("lm_head"))
+
+
+def _views(stacked: StackedExperts) -> tuple[ExpertWeights, ExpertWeights]:
+    """The routed experts and the shared one, in the memory of `stacked`."""
+    gate_up, down = stacked.gate_up, stacked.down
+    num_routed, width = down.packed.shape[0] - 1, gate_up.packed.shape[1] // 2
+
+    def experts(of: slice | int) -> ExpertWeights:
+        gate, up = (
+            Nvfp4Weight(gate_up.packed[of][..., rows, :], gate_up.scale[of][..., rows, :], gate_up.global_scale[of, n])
+            for n, rows in enumerate((slice(width), slice(width, None)))
+        )
+        return ExpertWeights(gate, up, Nvfp4Weight(down.packed[of], down.scale[of], down.global_scale[of]))
+
+    return experts(slice(num_routed)), experts(num_routed)

@@ -32,38 +32,12 @@ from sparkstral.checkpoint.names_hf import hf_naming, read_hf_config
 from sparkstral.checkpoint.names_native import native_naming, read_params
 from sparkstral.checkpoint.naming import ACTIVATION_SCALE_REASON, Naming, Source, StackedSource
 from sparkstral.checkpoint.slots import Slot, TensorClass, list_slots
+from sparkstral.checkpoint.spans import Buffer, Span
+from sparkstral.checkpoint.stacking import stack_experts
 from sparkstral.errors import CheckpointError
 from sparkstral.model.config import ModelConfig
 
 _NUMBER = re.compile(r"\d+")
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A tensor of the engine that files fill: a part of a slot."""
-
-    slot: str
-    part: Part
-    dtype: str  # a safetensors code
-    shape: tuple[int, ...]
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """`num_bytes` of a file from `offset` on become elements of `buffer` from `first_element` on.
-
-    The values are converted where the tensor's dtype is not the buffer's (only for scales, which are small).
-    """
-
-    tensor: TensorEntry
-    offset: int
-    num_bytes: int
-    buffer: Buffer
-    first_element: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +120,15 @@ class _Planner:
         self._refuse_unknown()
         self._refuse_missing()
         self._refuse_mixed_experts(slots)
+        buffers, spans = stack_experts(
+            self._config.num_hidden_layers, self._forms, self._buffers, self._spans
+        )
         return LoadPlan(
             files=self._files,
             config=self._config,
             forms=self._forms,
-            buffers=tuple(self._buffers),
-            spans=tuple(sorted(self._spans, key=lambda span: (span.tensor.file.name, span.offset))),
+            buffers=tuple(buffers),
+            spans=tuple(sorted(spans, key=lambda span: (span.tensor.file.name, span.offset))),
             used=tuple(self._used.values()),
             skipped=tuple(self._skipped.values()),
             file_bytes=self._index.file_bytes,
@@ -231,7 +208,7 @@ class _Planner:
             dtype = (
                 example[part].dtype if form is Form.DENSE and example[part].dtype in allowed else allowed[0]
             )
-            buffers[part] = Buffer(slot.name, part, dtype, shape)
+            buffers[part] = Buffer(slot.name, form, part, dtype, shape)
         self._forms[slot.name] = form
         self._buffers.extend(buffers.values())
         return buffers

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import Mistral4Config, Mistral4ForCausalLM
 
-from sparkstral.checkpoint import names_native, stream
+from sparkstral.checkpoint import names_native
 from sparkstral.checkpoint.load import load
 from sparkstral.checkpoint.plan import plan_load
 from sparkstral.errors import CheckpointError
@@ -36,6 +36,8 @@ FORMS: tuple[ExpertForm, ...] = ("bf16", "fp8", "nvfp4")
 
 def walk(value: Any, path: str = "weights") -> Iterator[tuple[str, Tensor]]:
     """All tensors of a tree of dataclasses, and their paths."""
+    if value is None:
+        return
     if isinstance(value, Tensor):
         yield path, value
     elif is_dataclass(value):
@@ -240,67 +242,41 @@ def test_fp8_scale_of_compressed_tensors(tmp_path: Path) -> None:
 def test_plan_knows_the_bytes_in_memory(tmp_path: Path, form: ExpertForm) -> None:
     write_native(tmp_path, experts=form)
     _, weights = load(tmp_path)
-    found = sum(tensor.numel() * tensor.element_size() for _, tensor in walk(weights))
-    assert found == plan_load(tmp_path).weights_bytes
+    # Storages, because the experts are views of their layer's stack.
+    storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for _, tensor in walk(weights)}
+    assert sum(storage.nbytes() for storage in storages.values()) == plan_load(tmp_path).weights_bytes
 
 
-def test_progress_tells_every_byte_and_ends_complete(tmp_path: Path) -> None:
-    write_native(tmp_path, shards=3, with_vision=True)
-    plan = plan_load(tmp_path)
-    reports: list[stream.LoadProgress] = []
-    load(tmp_path, progress=reports.append)
-    assert (
-        reports[-1].bytes_done
-        == reports[-1].bytes_total
-        == sum(tensor.entry.num_bytes for tensor in plan.used)
-    )
-    done = [report.bytes_done for report in reports]
-    assert done == sorted(done)
-    assert len(done) <= 1001
-    assert list(dict.fromkeys(report.file for report in reports)) == list(plan.files.weight_files)
-    assert all(report.seconds >= 0 for report in reports)
+@pytest.mark.parametrize("layout", ["native", "hf"])
+def test_nvfp4_experts_of_a_layer_are_one_stack(tmp_path: Path, layout: str) -> None:
+    tensors = native_tensors(TINY, "nvfp4")
+    if layout == "native":
+        write_native(tmp_path, tensors=tensors, shards=3)
+    else:
+        write_hf(tmp_path, hf_tensors(tensors, stacked=False), text_config(), shards=3)
+    _, weights = load(tmp_path)
+    for number, layer in enumerate(weights.layers):
+        assert layer.stacked is not None
+        experts = [*(f"experts.{e}" for e in range(TINY.num_experts)), "shared_experts"]
+        stems = [f"layers.{number}.{expert}." for expert in experts]
+
+        def parts(matrix: str, suffix: str, stems: list[str] = stems) -> Tensor:
+            return torch.stack([tensors[f"{stem}{matrix}.{suffix}"] for stem in stems])
+
+        for suffix, gate_up, down in [
+            ("weight_packed", layer.stacked.gate_up.packed, layer.stacked.down.packed),
+            ("weight_scale", layer.stacked.gate_up.scale, layer.stacked.down.scale),
+            ("weight_global_scale", layer.stacked.gate_up.global_scale, layer.stacked.down.global_scale[:, None]),
+        ]:
+            assert_same(gate_up, torch.cat((parts("w1", suffix), parts("w3", suffix)), dim=1))
+            assert_same(down, parts("w2", suffix))
+            assert gate_up.is_contiguous()
 
 
-def test_large_tensors_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_native(tmp_path)
-    _, whole = load(tmp_path)
-    monkeypatch.setattr(stream, "READ_BYTES", 1000)  # no multiple of any row
-    _, parts = load(tmp_path)
-    assert_same_weights(parts, whole)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_staged_reads_give_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: ExpertForm
-) -> None:
-    """The way to a device, by a staging buffer, with the CPU in the device's place."""
-    write_native(tmp_path, experts=form)
-    _, direct = load(tmp_path)
-    monkeypatch.setattr(stream, "READ_BYTES", 1000)
-    monkeypatch.setattr(stream, "_allocate_staging", lambda device: torch.empty(1000, dtype=torch.uint8))
-    _, staged = load(tmp_path)
-    assert_same_weights(staged, direct)
-
-
-def test_file_that_shrinks_between_plan_and_reading(tmp_path: Path) -> None:
-    path = write_native(tmp_path) / "consolidated.safetensors"
-
-    def cut(progress: stream.LoadProgress) -> None:
-        with path.open("r+b") as file:
-            file.truncate(20_000)
-
-    with pytest.raises(CheckpointError, match=says(path, "is truncated", "Download it again")):
-        load(tmp_path, progress=cut)
-
-
-def test_file_that_vanishes_between_plan_and_reading(tmp_path: Path) -> None:
-    paths = sorted(write_native(tmp_path, shards=2).glob("*.safetensors"))
-
-    def remove(progress: stream.LoadProgress) -> None:
-        paths[1].unlink(missing_ok=True)
-
-    with pytest.raises(CheckpointError, match=says(paths[1], "cannot be read", "download it again")):
-        load(tmp_path, progress=remove)
+@pytest.mark.parametrize("form", ["bf16", "fp8"])
+def test_experts_in_other_forms_are_not_stacked(tmp_path: Path, form: ExpertForm) -> None:
+    _, weights = load(write_native(tmp_path, experts=form))
+    assert [layer.stacked for layer in weights.layers] == [None, None]
 
 
 @pytest.mark.parametrize(
