@@ -15,8 +15,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import mistral_common
-
 NUM_SPECIAL_TOKENS = 1000
 DEMO_NUM_RANKS = 7192  # 8,192 ids with the special ones: 2 x 6.3 MB of BF16 embedding and head at width 384
 RELEASED_NUM_RANKS = 130_072
@@ -54,17 +52,24 @@ SPECIAL_TOKENS = {
 
 def tekken_v15(num_ranks: int) -> dict[str, Any]:
     """The whole file as a JSON object, with `num_ranks` BPE entries: ids run to 1,000 + num_ranks - 1."""
+    import mistral_common  # here, because the synthetic checkpoint needs `tekken_file` where this is not installed
+
     source_path = Path(mistral_common.__file__).parent / "data" / SOURCE_FILE
     source = json.loads(source_path.read_text(encoding="utf-8"))
+    return tekken_file(source["vocab"][:num_ranks], source["config"]["pattern"])
+
+
+def tekken_file(vocab: list[dict[str, Any]], pattern: str) -> dict[str, Any]:
+    """The whole file for BPE entries `vocab` and the regex that splits text before the merges."""
     return {
         "config": {
-            "pattern": source["config"]["pattern"],
-            "num_vocab_tokens": num_ranks,
-            "default_vocab_size": NUM_SPECIAL_TOKENS + num_ranks,
+            "pattern": pattern,
+            "num_vocab_tokens": len(vocab),
+            "default_vocab_size": NUM_SPECIAL_TOKENS + len(vocab),
             "default_num_special_tokens": NUM_SPECIAL_TOKENS,
             "version": "v15",
         },
-        "vocab": source["vocab"][:num_ranks],
+        "vocab": vocab,
         "special_tokens": [
             {"rank": rank, "token_str": SPECIAL_TOKENS.get(rank, f"<SPECIAL_{rank}>"), "is_control": True}
             for rank in range(NUM_SPECIAL_TOKENS)
