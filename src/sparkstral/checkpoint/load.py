@@ -52,16 +52,21 @@ def load_planned(
     reading: Reading = DEFAULT_READING,
 ) -> tuple[ModelConfig, ModelWeights]:
     """`load` for a plan that was made before, for instance to ask for `weights_bytes` first."""
-    buffers = {
-        buffer: torch.empty(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype], device=device)
-        for buffer in plan.buffers
-    }
+    buffers = allocate_buffers(plan, device)
     fill(buffers, plan, progress, reading)
     _check_scales(plan, buffers)
     parts: dict[str, dict[Part, Tensor]] = {}
     for buffer, tensor in buffers.items():
         parts.setdefault(buffer.slot, {})[buffer.part] = tensor
     return plan.config, _assemble(plan, parts)
+
+
+def allocate_buffers(plan: LoadPlan, device: torch.device | str) -> dict[Buffer, Tensor]:
+    """Memory for the weights, with nothing in it yet."""
+    return {
+        buffer: torch.empty(buffer.shape, dtype=TORCH_DTYPES[buffer.dtype], device=device)
+        for buffer in plan.buffers
+    }
 
 
 def _check_scales(plan: LoadPlan, buffers: Mapping[Buffer, Tensor]) -> None:

@@ -7,9 +7,11 @@ not know the names of a layout (names_native, names_hf) and must not read data (
 from __future__ import annotations
 
 import difflib
+import gc
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,15 +82,29 @@ def plan_load(folder: Path) -> LoadPlan:
     Raises `CheckpointError`, naming file and remedy, for whatever would keep the model from being whole.
     """
     files = locate(folder)
-    if files.layout is Layout.NATIVE:
-        config = read_params(files.config_file)
-        index = read_index(files)
-        naming = native_naming(config)
-    else:
-        config = read_hf_config(files.config_file)
-        index = read_index(files)
-        naming = hf_naming(config, index)
-    return _Planner(files, config, index, naming).plan()
+    with _paused_collector():
+        if files.layout is Layout.NATIVE:
+            config = read_params(files.config_file)
+            index = read_index(files)
+            naming = native_naming(config)
+        else:
+            config = read_hf_config(files.config_file)
+            index = read_index(files)
+            naming = hf_naming(config, index)
+        return _Planner(files, config, index, naming).plan()
+
+
+@contextmanager
+def _paused_collector() -> Iterator[None]:
+    """While 56,000 tensors' entries come to be, and none goes, the garbage collector would look at all of them again
+    and again: 1.6 s for the released headers instead of 0.9 (2026-12-02, one core of an EPYC)."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Planner:
