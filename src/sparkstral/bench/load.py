@@ -244,8 +244,8 @@ def describe(result: LoadBenchmark) -> str:
     ]
     lines += [
         f"run {number}: {run.seconds:.2f} s, {run.gb_per_second:.1f} GB/s; at most "
-        f"{format_bytes(run.rss_growth_bytes)} more resident, {format_bytes(run.page_cache_growth_bytes)} more page cache; "
-        "of the files cached: "
+        f"{format_bytes(run.rss_growth_bytes)} more resident, "
+        f"{format_bytes(run.page_cache_growth_bytes)} more page cache; of the files cached: "
         f"{format_bytes(run.cached_before_bytes)} before, {format_bytes(run.cached_after_bytes)} after"
         for number, run in enumerate(result.runs, 1)
     ]

@@ -97,7 +97,7 @@ def plan_load(folder: Path) -> LoadPlan:
 @contextmanager
 def _paused_collector() -> Iterator[None]:
     """While 56,000 tensors' entries come to be, and none goes, the garbage collector would look at all of them again
-    and again: 1.6 s for the released headers instead of 0.9 (2026-12-02, one core of an EPYC)."""
+    and again: 1.6 s for the released headers instead of 1.1 (2026-12-02, one core of an EPYC)."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
