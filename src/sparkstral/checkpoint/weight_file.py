@@ -66,9 +66,9 @@ class WeightFile:
             try:
                 count = os.preadv(self._descriptor, [target[done:]], offset + done)
             except OSError as error:
-                if error.errno == errno.EINVAL and was_direct:
-                    # This file system opens so but does not read so, or wants another alignment, or the file now
-                    # ends at an odd byte. Other threads may find the same at once, and do the same.
+                if was_direct and error.errno in (errno.EINVAL, errno.EFAULT):
+                    # This file system opens so but does not read so, or not into this memory, or wants another
+                    # alignment, or the file now ends at an odd byte. Other threads may find it too, and do the same.
                     self._read_through_the_page_cache()
                     continue
                 raise self._unreadable(error, offset + done) from error

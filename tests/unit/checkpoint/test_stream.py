@@ -143,6 +143,26 @@ def test_a_buffer_that_is_read_into_too_early_would_be_seen(tmp_path: Path) -> N
     assert as_bytes(buffers) != read_simply(plan)
 
 
+def test_the_next_chunk_is_read_while_the_last_is_copied(tmp_path: Path) -> None:
+    plan = write(tmp_path, "native", "nvfp4")
+    events: list[str] = []
+
+    class Telling(LateCopier):
+        def __call__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> Callable[[], None]:
+            number = sum(event.startswith("copy") for event in events)
+            events.append(f"copy {number}")
+            wait = super().__call__(pairs)
+
+            def told_wait() -> None:
+                events.append(f"wait {number}")
+                wait()
+
+            return told_wait
+
+    fill(allocate(plan), plan, reading=SMALL, make_copier=Telling)
+    assert events[:6] == ["copy 0", "copy 1", "wait 0", "copy 2", "wait 1", "copy 3"]
+
+
 def test_neighbouring_spans_are_one_read(tmp_path: Path) -> None:
     plan = write(tmp_path, "native", "nvfp4")
     chunks = cut_into_chunks(plan.spans, 1 << 24)
@@ -275,8 +295,10 @@ def test_reads_that_return_less_than_asked_are_continued(tmp_path: Path, monkeyp
     assert as_bytes(buffers) == expected
 
 
-@pytest.mark.parametrize("at", ["open", "read"])
-def test_a_file_system_without_direct_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+@pytest.mark.parametrize(("at", "number"), [("open", errno.EINVAL), ("read", errno.EINVAL), ("read", errno.EFAULT)])
+def test_a_file_system_without_direct_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str, number: int
+) -> None:
     """It refuses the flag, or takes it and refuses to read. Pages are given back then."""
     plan = write(tmp_path, "native", "nvfp4")
     expected = read_simply(plan)
@@ -286,7 +308,7 @@ def test_a_file_system_without_direct_reading(tmp_path: Path, monkeypatch: pytes
 
     def refuse_open(path: Path, flags: int) -> int:
         if flags & os.O_DIRECT and at == "open":
-            raise OSError(errno.EINVAL, "Invalid argument")
+            raise OSError(number, os.strerror(number))
         descriptor = opened(path, flags & ~os.O_DIRECT)
         if flags & os.O_DIRECT:
             refusing.add(descriptor)
@@ -295,7 +317,7 @@ def test_a_file_system_without_direct_reading(tmp_path: Path, monkeypatch: pytes
     def refuse_read(descriptor: int, buffers: list[memoryview], offset: int) -> int:
         if descriptor in refusing:
             refusing.discard(descriptor)
-            raise OSError(errno.EINVAL, "Invalid argument")
+            raise OSError(number, os.strerror(number))
         return read(descriptor, buffers, offset)
 
     def advise(descriptor: int, offset: int, num_bytes: int, advice: int) -> None:
