@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib.metadata import version
+from typing import Annotated
 
 import typer
 
@@ -20,6 +22,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"sparkstral {version('sparkstral')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None: ...
+
+
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
 

@@ -127,3 +127,9 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(run: Run) -> None:
 def test_what_was_downloaded_before_is_used_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
     assert resolve_model("owner/name") == tmp_path
+
+
+def test_the_version_is_told(run: Run) -> None:
+    ended = run("--version")
+    assert ended.code == 0
+    assert ended.out.startswith("sparkstral 0.")
