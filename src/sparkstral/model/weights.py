@@ -60,6 +60,18 @@ class ExpertWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class StackedExperts:
+    """All experts of a layer, NVFP4, in one storage; the shared expert is expert E.
+
+    gate_up: packed [E+1, 2I, H/2], scale [E+1, 2I, H/16] (the gate's rows, then up's), global_scale [E+1, 2].
+    down: packed [E+1, H, I/2], scale [E+1, H, I/16], global_scale [E+1].
+    """
+
+    gate_up: Nvfp4Weight
+    down: Nvfp4Weight
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
     attention_norm: Tensor  # [H]
     attention: AttentionWeights
@@ -67,6 +79,7 @@ class LayerWeights:
     router: Tensor  # [E, H]
     experts: ExpertWeights
     shared_expert: ExpertWeights
+    stacked: StackedExperts | None = None  # where all experts are NVFP4: the two fields above are views of it
 
 
 @dataclass(frozen=True, slots=True)
