@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +18,8 @@ from torch import Tensor
 
 from sparkstral.kernels.mla_prefill.triton_kernel import PrefillConfig, plan_passes
 from sparkstral.model.fast_batch import AbsorbedGroup, AttentionOrder, ExpandedGroup, FastBatch
+from sparkstral.runner.step_buffers import ALIGNMENT_BYTES
 from sparkstral.types import ScheduledRequest
-
-ALIGNMENT_BYTES = 16  # of every tensor's address: Triton compiles others for addresses that are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class DeviceCopy:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._arrays: list[NDArray[np.generic]] = []
+        self._arrays: list[NDArray[Any]] = []
         self._tensors: list[Tensor] = []
 
-    def add(self, array: NDArray[np.generic]) -> int:
+    def add(self, array: NDArray[Any]) -> int:
         self._arrays.append(np.ascontiguousarray(array))
         return len(self._arrays) - 1
 
