@@ -285,8 +285,10 @@ def mla_decode(
     workspace: DecodeWorkspace,
     config: DecodeConfig,
     pdl: bool,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """q [T, N, W + P] -> [T, N, 128]; lengths are int32 on the device, the other shapes as in the contract."""
+    """q [T, N, W + P] -> [T, N, 128], or into `out` (contiguous); lengths are int32 on the device, the other shapes as
+    in the contract."""
     num_tokens, num_heads, width = q.shape
     num_requests = len(seq_lens)
     if num_requests > MAX_REQUESTS:
@@ -301,7 +303,8 @@ def mla_decode(
         **_attend_constants(config, tile, num_heads, latent, width - latent, pool.shape[1], pdl),
         num_warps=tile.num_warps, num_stages=tile.num_stages, launch_pdl=pdl,
     )  # fmt: skip
-    out = q.new_empty(num_tokens, num_heads, w_uv.shape[1])
+    if out is None:
+        out = q.new_empty(num_tokens, num_heads, w_uv.shape[1])
     tokens = _tokens_a_program(num_tokens)
     _combine[(num_heads, w_uv.shape[1] // config.value_rows, triton.cdiv(num_tokens, tokens))](
         workspace.sums, workspace.log_sums, cu_seqlens_q, seq_lens, w_uv, out,

@@ -94,14 +94,14 @@ class MoeWorkspace:
     @classmethod
     def allocate(
         cls, config: MoeConfig, max_tokens: int, hidden: int, inner: int, num_experts: int, top_k: int,
-        device: torch.device,
+        device: torch.device, dtype: torch.dtype = torch.bfloat16,
     ) -> MoeWorkspace:
         """For passes of up to `max_tokens`: about 10 · (I + H) bytes a token, 61 KB in the real model."""
         return cls(
             FewRouting.allocate(config.max_few, hidden, num_experts, top_k, device),
             FewWorkspace.allocate(config.max_few, hidden, inner, top_k, device),
             ManyRouting.allocate(max_tokens, num_experts, top_k, device),
-            ManyWorkspace.allocate(max_tokens, hidden, inner, top_k, device),
+            ManyWorkspace.allocate(max_tokens, hidden, inner, top_k, device, dtype),
             max_tokens,
         )
 

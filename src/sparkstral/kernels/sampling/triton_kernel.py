@@ -301,11 +301,14 @@ def sample(
     workspace: SamplingWorkspace,
     config: SamplingConfig,
     pdl: bool,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """logits [R, V] -> token_ids [R] int64, status [R] int32; the other shapes as in the contract."""
+    """logits [R, V] -> token_ids [R] int64, status [R] int32, or into `out`; the other shapes as in the contract."""
     num_rows, vocab_size = logits.shape
-    token_ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    status = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
+    token_ids, status = out or (
+        torch.empty(num_rows, dtype=torch.int64, device=logits.device),
+        torch.empty(num_rows, dtype=torch.int32, device=logits.device),
+    )
     scan, weigh = _constants(config, vocab_size, pdl)
     grid = (num_rows, scan["STRETCHES"])
     w = workspace
