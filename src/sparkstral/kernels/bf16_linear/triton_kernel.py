@@ -2,7 +2,8 @@
 
 `_rows_at_once`: a program reads whole rows of the weight into registers in one go and multiplies them with each
 token on the ordinary lanes: no shared memory, no loop over K, 32 KiB in flight a program. Its work grows with the
-tokens; on an H200 the lanes keep up with the bus to about 8.
+tokens: an H200's lanes keep up with its bus at one token (two cost 2 of o's 10 us more), a GB10's to 8, as it has
+0.46 of the lanes and 0.06 of the bus.
 `_tiles`: weight tiles stream through shared memory into the matrix unit, with the weight as its left operand, so
 that 64 rows of it meet 16 or 32 tokens; K is cut into stretches until the device is full.
 """
@@ -34,10 +35,12 @@ class LinearConfig:
 
 
 CONFIGS = {
-    # 132 SMs. 16,384 elements are 4 rows of 4,096: 64 registers a thread, 4 programs an SM, 128 KiB in flight where
-    # 4.5 TB/s · 0.8 µs needs 27. A tile of 64 x 128 is 16 KiB: 5 stages keep 64 KiB in flight, 2 programs an SM.
+    # 132 SMs, measured on an H200, 2026-12-02, in us for a, q_b, o. One token: 8,192 elements a program 4.0, 3.3, 9.5;
+    # 16,384 4.1, 3.7, 9.4; tiles 5.7, 3.7, 10.6. Two tokens: 4.7, 4.2, 11.7 against tiles' 5.7, 3.7, 10.7; eight: 9.8,
+    # 10.7, 24.7 against 5.7, 3.8, 10.8. A tile of 64 x 128 is 16 KiB: 5 stages keep 64 KiB in flight, 2 programs an SM;
+    # 3 stages take 14.5 for o.
     (9, 0): LinearConfig(
-        max_fma_tokens=8, fma_elements=16384, fma_num_warps=4,
+        max_fma_tokens=1, fma_elements=8192, fma_num_warps=4,
         rows=64, depth=128, num_warps=4, num_stages=5, num_programs=160, max_parts=8,
     ),
     # 48 SMs and 273 GB/s: 6 KB in flight an SM are enough, and 8,192 elements leave registers for the tokens (16,384
