@@ -129,7 +129,7 @@ def warm_up(spec: KernelSpec) -> Any:
 def wanted(capability: int) -> list[pack.Launch]:
     """The shipped variants as this machine would launch them; compiles nothing. For a process that has not launched
     them yet: Triton asks only once."""
-    with pack.recorded(compiles=False) as launches:
+    with pack.recorded(runs=False) as launches:
         for _, spec in all_specs(capability):
             warm_up(spec)
     return launches
@@ -138,15 +138,15 @@ def wanted(capability: int) -> list[pack.Launch]:
 def _stand_in_argument(kind: str) -> object:
     if kind.startswith("*"):
         return MockTensor(_TYPES[kind[1:]])
-    # Integers are arguments that a kernel does not specialise on, so that any will do; 17 has no property.
-    return 1.5 if kind.startswith("fp") else 17
+    # 17 has no property that a kernel could be specialised on.
+    return 1.5 if kind.startswith("fp") else 16 if kind.endswith(":16") else 17
 
 
 def build(operation: str, spec: KernelSpec, capability: int) -> tuple[Variant, dict[str, bytes]]:
     """Compile one variant; also the two files that a pack holds of it. `stand_in` must have been called."""
     begin = time.perf_counter()
     spec.function.device_caches.clear()  # Triton asks once a process; two names may stand for one variant
-    with pack.recorded() as launches:
+    with pack.recorded(runs=True) as launches:
         kernel = warm_up(spec)
     ptx, cubin = kernel.asm["ptx"], kernel.asm["cubin"]
     usage = _ptxas_usage(ptx, capability)

@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +38,34 @@ class Launch:
     triton_key: str  # the name of its folder in Triton's cache on this machine
     types: dict[str, Any]  # by argument
     constants: dict[str, Any]  # likewise
-    options: dict[str, str]
+    source: Any = field(repr=False)
+    options: Any = field(repr=False)
+
+    def compile(self) -> None:
+        """Into Triton's cache, where the launch will look."""
+        triton.compile(self.source, target=driver.active.get_current_target(), options=vars(self.options))
 
 
-def _asked_for(function: Any, compile: dict[str, Any]) -> Launch:
-    """`compile` is what Triton hands to its hook; options are in it as JSON, where tuples have become lists."""
+def _asked_for(function: Any, asked: dict[str, Any]) -> Launch:
+    """`asked` is what Triton hands to its hook; options are in it as JSON, where tuples have become lists."""
     target = driver.active.get_current_target()
     backend = make_backend(target)
-    options = backend.parse_options(_as_tuples(json.loads(compile["specialization_data"])["options"]))
-    source = ASTSource(function, compile["signature"], compile["constants"], compile["configs"][0])
+    options = backend.parse_options(_as_tuples(json.loads(asked["specialization_data"])["options"]))
+    # Tensors that only stand for those on a GPU ask for the interpreter's form of inline PTX.
+    names = {path: function.arg_names[path[0]] for path in asked["constants"]}
+    constants = {path: value or names[path] == "PTX" for path, value in asked["constants"].items()}
+    source = ASTSource(function, asked["signature"], constants, asked["configs"][0])
     # Paths of libraries are of this machine; everything else an option says belongs to the kernel.
     said = sorted((name, str(value)) for name, value in vars(options).items() if name != "extern_libs")
     triton_key = get_cache_key(source, backend, options, env_vars=get_cache_invalidating_env_vars())
-    asked = (triton.__version__, target.arch, source.hash(), said)
     return Launch(
-        key=hashlib.sha256(repr(asked).encode()).hexdigest()[:40],
+        key=hashlib.sha256(repr((triton.__version__, target.arch, source.hash(), said)).encode()).hexdigest()[:40],
         function=source.name,
         triton_key=hashlib.sha256(triton_key.encode()).hexdigest(),
-        types=dict(compile["signature"]),
-        constants={function.arg_names[path[0]]: value for path, value in compile["constants"].items()},
-        options=dict(said),
+        types=dict(asked["signature"]),
+        constants={names[path]: value for path, value in constants.items()},
+        source=source,
+        options=options,
     )
 
 
@@ -68,14 +76,14 @@ def _as_tuples(value: Any) -> Any:
 
 
 @contextmanager
-def recorded(*, compiles: bool = True) -> Iterator[list[Launch]]:
-    """Collect every variant that this process launches for the first time while the block runs; without `compiles`
-    none is compiled, and none runs."""
+def recorded(*, runs: bool) -> Iterator[list[Launch]]:
+    """Collect every variant that this process launches for the first time while the block runs. If it does not run, it
+    is not compiled either, and tensors of device "meta" will do."""
     found: list[Launch] = []
 
     def hook(*, fn: Any, compile: dict[str, Any], **_: Any) -> bool:
         found.append(_asked_for(fn.jit_function, compile))
-        return not compiles
+        return not runs
 
     before = knobs.runtime.jit_cache_hook
     knobs.runtime.jit_cache_hook = hook
