@@ -20,7 +20,7 @@ def describe_run(kind: str) -> dict[str, Any]:
     found: dict[str, Any] = {
         "schema_version": SCHEMA_VERSION,
         "kind": kind,
-        "command": sys.orig_argv,
+        "command": [Path(sys.orig_argv[0]).name, *sys.orig_argv[1:]],
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": _output("git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"),
         "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),

@@ -127,8 +127,8 @@ def judge(plain: Tensor, scaled: Tensor) -> dict[str, Any]:
         "agrees_with": None,
     }
     figures = (
-        f"{num_for_plain:,} of {len(plain):,} tokens are likelier at {PLAIN}, {num_for_scaled:,} at {SCALED}; mean loss "
-        f"{float(plain.mean()):.4f} and {float(scaled.mean()):.4f} nats"
+        f"{num_for_plain:,} of {len(plain):,} tokens are likelier at {PLAIN}, {num_for_scaled:,} at {SCALED}; "
+        f"mean loss {float(plain.mean()):.4f} and {float(scaled.mean()):.4f} nats"
     )
     if not (bool(plain.isfinite().all()) and bool(scaled.isfinite().all())):
         return {**found, "verdict": "failed", "sentence": f"A loss is not finite: {figures}."}
@@ -147,7 +147,7 @@ def compare_scales(
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
 
     def show(progress: LoadProgress) -> None:
-        report(f"reading weights, {progress.bytes_done / max(1, progress.bytes_total):.0%}")
+        report(f"reading weights, {20 * progress.bytes_done // max(1, progress.bytes_total) * 5} %")
 
     config, weights = load(folder, device, show)
     losses = []
@@ -157,4 +157,4 @@ def compare_scales(
             report(f"softmax scale {name}: layer {index + 1} of {config.num_hidden_layers}")
 
         losses.append(loss_of(LayerByLayer(config, weights, device, dtype, ratio, on_layer), texts).cpu())
-    return {"checkpoint": str(folder), **judge(*losses)}
+    return {"checkpoint": folder.name, **judge(*losses)}

@@ -37,7 +37,9 @@ class Wanted:
     seconds: float  # after which no case is begun
 
 
-def compile_in_parallel(make_cases: MakeCases, capability: tuple[int, int], configs: Mapping[str, Any], workers: int) -> list[str]:
+def compile_in_parallel(
+    make_cases: MakeCases, capability: tuple[int, int], configs: Mapping[str, Any], workers: int
+) -> list[str]:
     """Compile every variant that the cases launch, in `workers` processes that need no GPU; returns what failed."""
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         shares = [

@@ -25,7 +25,7 @@ class Timing:
 
 def time_calls(calls: Sequence[Call], repeats: int = NUM_REPEATS) -> Timing:
     """Time of one of `calls`, which do equal work on different inputs, captured as one CUDA graph and replayed."""
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(side):
         for call in calls[:3]:
             call()
@@ -38,7 +38,7 @@ def time_calls(calls: Sequence[Call], repeats: int = NUM_REPEATS) -> Timing:
     torch.cuda.synchronize()
     times = []
     for _ in range(repeats):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         begin.record()
         graph.replay()
         end.record()

@@ -134,7 +134,9 @@ def measure_us(case: Case) -> float:
     return time_calls(case.prepare(ROTATED_BYTES).calls, NUM_REPEATS).us
 
 
-def tune(s: Setting, seconds: float, measure: Measure = measure_us) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+def tune(
+    s: Setting, seconds: float, measure: Measure = measure_us
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Walk the axes until `seconds` are over -> ({operation: changes}, a row an axis with its figures)."""
     deadline = time.perf_counter() + seconds
     choices: dict[str, dict[str, Any]] = {}

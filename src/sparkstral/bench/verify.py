@@ -84,9 +84,9 @@ def _check_loss(folder: Path) -> dict[str, Any]:
         texts = texts_for(folder, plan_load(folder).config.vocab_size)
         found = compare_scales(folder, texts, device, report)
     except SparkstralError as error:
-        found = {"checkpoint": str(folder), "verdict": "failed", "sentence": str(error)}
+        found = {"checkpoint": folder.name, "verdict": "failed", "sentence": str(error)}
     except Exception as error:  # what was found of the kernels must not be lost
-        found = {"checkpoint": str(folder), "verdict": "failed", "sentence": f"{type(error).__name__}: {error}"[:800]}
+        found = {"checkpoint": folder.name, "verdict": "failed", "sentence": f"{type(error).__name__}: {error}"[:800]}
     return found
 
 

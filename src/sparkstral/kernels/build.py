@@ -66,7 +66,9 @@ class Variant:
         if self.spill_bytes:
             found.append(f"{self.spill_bytes} bytes of registers spill")
         if self.shared_bytes > SHARED_BYTES[capability]:
-            found.append(f"{self.shared_bytes:,} bytes of shared memory; SM {capability} has {SHARED_BYTES[capability]:,}")
+            found.append(
+                f"{self.shared_bytes:,} bytes of shared memory; SM {capability} has {SHARED_BYTES[capability]:,}"
+            )
         return found
 
 

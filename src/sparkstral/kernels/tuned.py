@@ -85,7 +85,8 @@ def changed(config: Any, changes: Mapping[str, Any]) -> Any:
 
 def _replaced(config: Any, path: list[str], value: Any) -> Any:
     if not path:
-        return type(config)(**value) if is_dataclass(config) and isinstance(value, Mapping) else value
+        is_part = is_dataclass(config) and not isinstance(config, type) and isinstance(value, Mapping)
+        return replace(config, **value) if is_part else value
     name, *rest = path
     if isinstance(config, tuple):
         index = int(name)

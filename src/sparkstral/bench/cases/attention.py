@@ -113,11 +113,11 @@ def decode_cases(s: Setting) -> list[Case]:
         for batch in (1, 2, 4, 8, 16, 32):
             work = partial(decode_case, s, [context] * batch, [1] * batch)
             found.append(Case("mla_decode", f"attend, {batch} x {context}", work))
-    for queries in (2, 4, 8):
-        found.append(
-            Case("mla_decode", f"attend, 1 x {LONG}, {queries} queries", partial(decode_case, s, [LONG], [queries]))
-        )
-    return found
+    drafts = [
+        Case("mla_decode", f"attend, 1 x {LONG}, {queries} queries", partial(decode_case, s, [LONG], [queries]))
+        for queries in (2, 4, 8)
+    ]
+    return [*found, *drafts]
 
 
 def prefill_case(s: Setting, num_queries: int, seq_len: int, at_least: int) -> Prepared:

@@ -166,7 +166,7 @@ def absorb_case(s: Setting, num_tokens: int, parts_dtype: tuple[int, torch.dtype
         return decode_kernel.absorb(parts, rotation, query_scale, weight, config=s.configs["mla_decode"], pdl=s.pdl)
 
     def absorbed(q: Tensor, weight: Tensor) -> Tensor:
-        q_nope, q_rope = q.view(num_tokens, s.heads, -1).split([NOPE, ROPE], dim=-1)
+        q_nope, q_rope = torch.split(q.view(num_tokens, s.heads, -1), [NOPE, ROPE], dim=-1)
         q_rope = turned(q_rope, rotation) if q.dtype == torch.float64 else rope.rope(q_rope, rotation)
         scale = query_scale.to(q.dtype)[:, None, None]
         q_latent = torch.bmm((q_nope * scale).transpose(0, 1), weight.to(q.dtype)).transpose(0, 1)
@@ -199,11 +199,11 @@ def turn_case(s: Setting, num_tokens: int, at_least: int) -> Prepared:
 
 
 def linear_cases(s: Setting) -> list[Case]:
-    found = []
-    for shape in weight_shapes(s):
-        for m in s.counts(*DECODE_TOKENS):
-            found.append(Case("bf16_linear", f"{shape}, {m} tokens", partial(linear_case, s, shape, m)))
-    return found
+    return [
+        Case("bf16_linear", f"{shape}, {m} tokens", partial(linear_case, s, shape, m))
+        for shape in weight_shapes(s)
+        for m in s.counts(*DECODE_TOKENS)
+    ]
 
 
 def library_cases(s: Setting) -> list[Case]:

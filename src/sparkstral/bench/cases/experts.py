@@ -77,7 +77,7 @@ def expert_of(weight: PackedWeight, expert: int) -> PackedWeight:
 def by_experts(x: Tensor, ids: Tensor, weights: Tensor, of: Layer, residual: Tensor, dtype: torch.dtype) -> Tensor:
     """residual + the block, in `dtype` with PyTorch's own products, each expert in turn."""
     x, pairs = x.to(dtype), torch.zeros(*ids.shape, x.shape[1], dtype=dtype, device=x.device)
-    for expert in ids.unique().tolist():
+    for expert in sorted(set(ids.flatten().tolist())):
         token, slot = (ids == expert).nonzero(as_tuple=True)
         gate, up = F.linear(x[token], dense(expert_of(of.gate_up, expert), dtype)).chunk(2, dim=-1)
         pairs[token, slot] = F.linear(F.silu(gate) * up, dense(expert_of(of.down, expert), dtype))
@@ -112,7 +112,7 @@ def mean_distinct(s: Setting, ids: list[Tensor]) -> float:
     """Experts that a call reads, the shared one included."""
     if s.device == "meta":
         return SLOTS
-    return sum(len(some.unique()) for some in ids) / len(ids)
+    return sum(len(set(some.flatten().tolist())) for some in ids) / len(ids)
 
 
 def block_case(s: Setting, count: int, at_least: int) -> Prepared:
@@ -154,17 +154,18 @@ def block_case(s: Setting, count: int, at_least: int) -> Prepared:
 
 def route_case(s: Setting, count: int, at_least: int) -> Prepared:
     config = s.configs["moe_experts"]
-    routing: Routing
-    if count <= config.max_few:
-        routing = FewRouting.allocate(config.max_few, s.hidden, s.experts, TOP_K, s.place)
+    few = count <= config.max_few
+    routing: Routing = (
+        FewRouting.allocate(config.max_few, s.hidden, s.experts, TOP_K, s.place)
+        if few
+        else ManyRouting.allocate(count, s.experts, TOP_K, s.place)
+    )
 
-        def route(of: Layer, x: Tensor) -> None:
-            route_few(x, of.router, 1.0, routing, config=config.route, pdl=s.pdl)  # type: ignore[arg-type]
-    else:
-        routing = ManyRouting.allocate(count, s.experts, TOP_K, s.place)
-
-        def route(of: Layer, x: Tensor) -> None:
-            route_many(x, of.router, 1.0, config.many[0].gate_up.rows, routing, pdl=s.pdl)  # type: ignore[arg-type]
+    def route(of: Layer, x: Tensor) -> None:
+        if isinstance(routing, FewRouting):
+            route_few(x, of.router, 1.0, routing, config=config.route, pdl=s.pdl)
+        else:
+            route_many(x, of.router, 1.0, config.many[0].gate_up.rows, routing, pdl=s.pdl)
 
     def check() -> dict[str, Any]:
         of, x = layer(s, 0), tokens(s, count, 7)
@@ -187,7 +188,6 @@ def route_case(s: Setting, count: int, at_least: int) -> Prepared:
         return found
 
     inputs = rotated(s, count, at_least)
-    few = count <= config.max_few
     return Prepared(
         [partial(route, of, x) for of, x in inputs], 2 * (s.experts + count) * s.hidden, num_launches=1 if few else 3,
         check=check,
@@ -266,9 +266,7 @@ def many_product_case(s: Setting, count: int, product: str, at_least: int) -> Pr
 def nvfp4_case(s: Setting, rows: int, columns: int, count: int, at_least: int) -> Prepared:
     """The shared expert's weights as plain products."""
     config = s.configs["nvfp4_linear"]
-    weights = [
-        draw(s, rows, columns, parts=1) for _ in range(s.copies(rows * columns * BYTES_A_WEIGHT, at_least, 32))
-    ]
+    weights = [draw(s, rows, columns, parts=1) for _ in range(s.copies(rows * columns * BYTES_A_WEIGHT, at_least, 32))]
     x = s.randn(count, columns)
     space = linear_kernel.LinearWorkspace.allocate(count, columns, s.place)
 
