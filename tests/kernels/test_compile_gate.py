@@ -38,6 +38,41 @@ def test_every_shipped_variant_compiles_and_fits(target: str, tmp_path: Path) ->
     assert done.returncode == 0
 
 
+LAUNCHES = """
+import json
+from sparkstral.bench.cases import all_cases
+from sparkstral.bench.cases.setting import absent_setting
+from sparkstral.kernels import build, pack
+
+found = []
+for capability in (90, 121):
+    build.stand_in(capability)
+    specs = list(build.all_specs(capability))
+    for _, spec in specs:
+        spec.function.device_caches.clear()
+    keys = {launch.key for launch in build.wanted(capability)}
+    for _, spec in specs:
+        spec.function.device_caches.clear()
+    for case in all_cases(absent_setting(divmod(capability, 10))):
+        with pack.recorded(runs=False) as launches:
+            case.prepare(0).calls[0]()
+        found += [
+            f"{case.title}: {launch.function} {launch.constants} {launch.types}"
+            for launch in launches
+            if launch.key not in keys
+        ]
+print(json.dumps(found))
+"""
+
+
+def test_what_is_launched_is_what_is_shipped() -> None:
+    """Every launch of the benchmark's cases, at the model's sizes, is a variant that the gate above has compiled and
+    that a pack holds: types, constants and options alike."""
+    done = run("-c", LAUNCHES)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout) == []
+
+
 CARRIED = """
 import json, sys
 from pathlib import Path

@@ -53,7 +53,7 @@ def _asked_for(function: Any, asked: dict[str, Any]) -> Launch:
     options = backend.parse_options(_as_tuples(json.loads(asked["specialization_data"])["options"]))
     # Tensors that only stand for those on a GPU ask for the interpreter's form of inline PTX.
     names = {path: function.arg_names[path[0]] for path in asked["constants"]}
-    constants = {path: value or names[path] == "PTX" for path, value in asked["constants"].items()}
+    constants = {path: True if names[path] == "PTX" else value for path, value in asked["constants"].items()}
     source = ASTSource(function, asked["signature"], constants, asked["configs"][0])
     # Paths of libraries are of this machine; everything else an option says belongs to the kernel.
     said = sorted((name, str(value)) for name, value in vars(options).items() if name != "extern_libs")

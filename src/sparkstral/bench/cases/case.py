@@ -12,6 +12,9 @@ from torch import Tensor
 from sparkstral.bench.timing import Call
 
 MAX_ERROR_RATIO = 2.0  # of ours to plain bfloat16 PyTorch's, both against float64, root mean square
+# Of the factor that best maps exact results to ours, from 1. Rounding errors cancel in it, a wrong factor does not: a
+# result that is 1 % too large may be within twice the error of plain bfloat16. Half a unit in bfloat16's last place.
+MAX_BIAS = 2**-9
 NUM_WORST = 3
 
 
@@ -50,6 +53,7 @@ def compare(ours: Tensor, plain: Tensor, exact: Tensor) -> dict[str, Any]:
         "error_rms": ours_rms,
         "plain_error_rms": plain_rms,
         "error_ratio": ours_rms / plain_rms if plain_rms else 0.0 if ours_rms == 0 else float("inf"),
+        "bias": float((ours.double() * exact).sum() / exact.square().sum()) - 1,
         "error_max": float(ours_error.abs().max() / scale),
         "plain_error_max": float(plain_error.abs().max() / scale),
         "worst": [
@@ -63,6 +67,11 @@ def compare(ours: Tensor, plain: Tensor, exact: Tensor) -> dict[str, Any]:
     }
 
 
+def worse(*found: dict[str, Any]) -> dict[str, Any]:
+    """Of several comparisons the one that is least good, so that a small part's errors do not drown in a large one's."""
+    return max(found, key=lambda each: (len(faults(each)), each["error_ratio"]))
+
+
 def faults(found: dict[str, Any]) -> list[str]:
     """Why a checked result is not good: whatever is not finite, too far off, or a property that does not hold."""
     reasons = []
@@ -71,6 +80,9 @@ def faults(found: dict[str, Any]) -> list[str]:
     ratio = found.get("error_ratio", 0.0)
     if not ratio <= MAX_ERROR_RATIO:
         reasons.append(f"error {ratio:.3g} times that of plain bfloat16; {MAX_ERROR_RATIO:g} is allowed")
+    bias = found.get("bias", 0.0)
+    if not abs(bias) <= MAX_BIAS:
+        reasons.append(f"results are {1 + bias:.4f} times what they should be")
     reasons += [name.replace("_", " ") for name, value in found.items() if name.startswith("wrong_") and value]
     reasons += [f"not: {name.replace('_', ' ')}" for name, value in found.get("holds", {}).items() if not value]
     return reasons
