@@ -1,4 +1,4 @@
-"""The list that verify, bench and tune share: it covers every kernel, passes, and would not pass with a kernel 1 % off."""
+"""The list that verify, bench and tune share: it covers every kernel, and would not pass with a kernel 1 % off."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CASES = [case for case in all_cases(SETTING) if case.title not in SLOW]
 def test_every_kernel_has_a_checked_case() -> None:
     folders = {file.parent.name for file in Path(sparkstral.kernels.__path__[0]).glob("*/triton_kernel.py")}
     assert {case.operation for case in kernel_cases(SETTING)} == folders
-    assert verify.KERNELS == folders
+    assert folders == verify.KERNELS
     for case in CASES:
         if case.operation in folders:
             assert case.prepare(0).check is not None, case.title

@@ -108,6 +108,7 @@ def run_case(case: Case, wanted: Wanted, bandwidth: Bandwidth | None) -> dict[st
     except Exception as error:
         row["faults"] = [f"{type(error).__name__}: {error}"[:800]]
         row["traceback"] = traceback.format_exc(limit=-3)[-1500:]
+        torch.cuda.empty_cache()  # where memory was short, the next case may have it
     row["verdict"] = "failed" if row["faults"] else "ok"
     return row
 

@@ -137,6 +137,13 @@ def wanted(capability: int) -> list[pack.Launch]:
     return launches
 
 
+def install_shipped(capability: int) -> pack.Installed | None:
+    """Take the pack that was shipped for this GPU into Triton's cache, before anything is launched; None without one.
+    A launch whose variant the pack lacks compiles as ever, or `build_all` compiles it on all cores."""
+    folder = pack.find(capability)
+    return None if folder is None else pack.install(folder, wanted(capability))
+
+
 def _stand_in_argument(kind: str) -> object:
     if kind.startswith("*"):
         return MockTensor(_TYPES[kind[1:]])

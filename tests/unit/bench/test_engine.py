@@ -54,7 +54,7 @@ def test_rows_can_be_chosen_and_time_can_run_out(config: EngineConfig, tmp_path:
 
 def test_a_prompt_that_is_refused_costs_its_row_alone(config: EngineConfig, tmp_path: Path) -> None:
     report = describe_run("bench engine")
-    too_long = Sizes(batches=(1,), prompt_tokens=8, few_new=1, many_new=2, prefills=(100_000,), repeats=1, long_context=8)
+    too_long = Sizes((1,), 8, few_new=1, many_new=2, prefills=(100_000,), long_context=8, repeats=1)
     bench_engine(config, too_long, (), 1000, report, tmp_path / "run.json")
     verdicts = {row["name"]: row["verdict"] for row in report["rows"]}
     assert verdicts["prefill of 100000 tokens"] == "failed"

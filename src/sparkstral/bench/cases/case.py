@@ -68,7 +68,7 @@ def compare(ours: Tensor, plain: Tensor, exact: Tensor) -> dict[str, Any]:
 
 
 def worse(*found: dict[str, Any]) -> dict[str, Any]:
-    """Of several comparisons the one that is least good, so that a small part's errors do not drown in a large one's."""
+    """Of several comparisons the one that is least good, so that a small part's errors do not drown."""
     return max(found, key=lambda each: (len(faults(each)), each["error_ratio"]))
 
 

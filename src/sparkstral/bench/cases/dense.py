@@ -207,17 +207,6 @@ def linear_cases(s: Setting) -> list[Case]:
     ]
 
 
-def library_cases(s: Setting) -> list[Case]:
-    """PyTorch's products: the fast form for prompts, and what ours must beat for few tokens."""
-    found = []
-    for shape in weight_shapes(s):
-        # A prompt's logits are those of its last token.
-        for m in s.counts(*DECODE_TOKENS, *(() if shape == "head" else PREFILL_TOKENS)):
-            work = partial(linear_case, s, shape, m, library=True)
-            found.append(Case("library", f"{shape}, {m} tokens", work))
-    return found
-
-
 def around_cases(s: Setting) -> list[Case]:
     """Norms, latents, absorption and rotation, after the products that they follow in a decode step and a prompt."""
     found = []
