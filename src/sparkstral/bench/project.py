@@ -80,7 +80,7 @@ def prefill_recipe(num_tokens: int) -> Recipe:
     """The kernels of a prompt in one chunk."""
     m = f"{num_tokens} tokens"
     layer = (
-        ("rms_norm", f"after o, {m}"), ("library", f"a, {m}"), ("latent_write", m), ("library", f"q_b, {m}"),
+        ("rms_norm", f"after experts, {m}"), ("library", f"a, {m}"), ("latent_write", m), ("library", f"q_b, {m}"),
         ("rope", f"turn queries, {m}"), ("mla_prefill", f"{num_tokens} of {num_tokens}"), ("library", f"o, {m}"),
         ("rms_norm", f"after o, {m}"), ("moe_experts", f"block, {m}"),
     )  # fmt: skip

@@ -83,7 +83,7 @@ def specs(config: RmsNormConfig, *, pdl: bool = True) -> list[KernelSpec]:
     the rows whose logits are wanted."""
     found = []
     for parts, dtype, chosen in ((0, "bf16", False), (1, "bf16", False), (1, "fp32", False), (4, "fp32", False),
-                                 (1, "bf16", True), (1, "fp32", True)):  # fmt: skip
+                                 (0, "bf16", True), (1, "bf16", True), (1, "fp32", True)):  # fmt: skip
         types = {
             "stream_ptr": "*bf16", "parts_ptr": f"*{dtype}", "rows_ptr": "*i64" if chosen else "*bf16",
             "weight_ptr": "*bf16", "out_ptr": "*bf16", "num_tokens": "i32", "eps": "fp32",
