@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,20 +169,25 @@ def specs(config: LinearConfig, *, pdl: bool = True) -> list[KernelSpec]:
     """Both forms for the real model's four weights."""
     found = []
     for name, (n, k) in SHAPES.items():
-        types = {"x_ptr": "*bf16", "weight_ptr": "*bf16", "out_ptr": "*fp32", "num_tokens": "i32"}
+        types = {"x_ptr": "*bf16", "weight_ptr": "*bf16", "num_tokens": "i32"}
+        whole = "*fp32" if name == "head" else "*bf16"
         for tokens in (1, 2, 4, 8):
             if tokens <= config.max_fma_tokens:
                 constants = _fma_constants(config, n, k, tokens, pdl)
                 found.append(
                     KernelSpec(
-                        f"{name}, at once, {tokens} tokens", _rows_at_once, types, constants, config.fma_num_warps
+                        f"{name}, at once, {tokens} tokens", _rows_at_once, {**types, "out_ptr": whole}, constants,
+                        config.fma_num_warps, DEFAULT_STAGES,
                     )
                 )
         for tokens in (16, 32):
-            constants = _tile_constants(config, n, k, num_parts(n, k, config), tokens, pdl)
+            parts = num_parts(n, k, config)
+            constants = _tile_constants(config, n, k, parts, tokens, pdl)
+            out = {"out_ptr": whole if parts == 1 else "*fp32"}
             found.append(
                 KernelSpec(
-                    f"{name}, tiles, {tokens} tokens", _tiles, types, constants, config.num_warps, config.num_stages
+                    f"{name}, tiles, {tokens} tokens", _tiles, {**types, **out}, constants, config.num_warps,
+                    config.num_stages,
                 )
             )
     return found

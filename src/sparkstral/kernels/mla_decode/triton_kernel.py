@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.parts import sum_parts
 
 MAX_REQUESTS = 128  # of one launch: their lengths are one vector in a program's registers
@@ -366,14 +366,14 @@ def specs(config: DecodeConfig, *, num_heads: int = 32, block_size: int = 64, pd
     for queries in bfloat16 (a cuBLAS product) and in 4 float32 parts (a split one)."""
     w_uk, w_uv, rope = (num_heads, 64, 256), (num_heads, 128, 256), 64
     found = []
-    for tokens in (1, 8):
+    for tokens in (1, 2, 4, 8):
         for num_parts, dtype in ((1, "*bf16"), (4, "*fp32")):
             found.append(
                 KernelSpec(
                     f"absorb, {tokens} tokens, {num_parts} parts", _absorb,
                     {"parts_ptr": dtype, "rotation_ptr": "*fp32", "query_scale_ptr": "*bf16", "w_uk_ptr": "*bf16",
                      "out_ptr": "*bf16", "num_tokens": "i32"},
-                    _absorb_constants(w_uk, rope, num_parts, tokens, pdl), config.num_warps,
+                    _absorb_constants(w_uk, rope, num_parts, tokens, pdl), config.num_warps, DEFAULT_STAGES,
                 )
             )  # fmt: skip
         found.append(
@@ -382,7 +382,7 @@ def specs(config: DecodeConfig, *, num_heads: int = 32, block_size: int = 64, pd
                 {"sums_ptr": "*fp32", "log_sums_ptr": "*fp32", "cu_seqlens_ptr": "*i32", "seq_lens_ptr": "*i32",
                  "w_uv_ptr": "*bf16", "out_ptr": "*bf16", "num_tokens": "i32", "num_requests": "i32",
                  "max_rows": "i32"},
-                _combine_constants(config, w_uv, tokens, pdl), config.num_warps,
+                _combine_constants(config, w_uv, tokens, pdl), config.num_warps, DEFAULT_STAGES,
             )
         )  # fmt: skip
     for name, tile in (("single", config.single), ("several", config.several)):

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.nvfp4_linear.codes import (
     DECODED_EXPONENT,
     decode16,
@@ -334,4 +334,5 @@ def specs(config: LinearConfig, *, pdl: bool = True) -> list[KernelSpec]:
     for rows, columns in ((4096, 4096), (4096, 2048)):
         linear = LinearSpecs(rows, columns, config, ptx=True, pdl=pdl)
         found += [linear.scale(), linear.few(), linear.many()]
-    return found
+    words = {"words_ptr": "*i32", "num_words": "i32:16"}
+    return [*found, KernelSpec("_reorder", _reorder, words, {"WORDS": REORDER_WORDS}, 4, DEFAULT_STAGES)]
