@@ -52,6 +52,7 @@ def serve(
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     kv_memory: options.KvMemory = None,
     device: options.DeviceChoice = options.Device.auto,
+    kernels: options.KernelsChoice = options.Kernels.auto,
     threads: options.Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
@@ -61,6 +62,7 @@ def serve(
     engine_config = options.engine_config(
         resolve_model(model),
         device=device,
+        kernels=kernels,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,

@@ -85,6 +85,10 @@ class FastRunner:
         self._last_rows: dict[str, int] = {}  # where the last step's token of each request is
         self._at_ready: dict[str, int] | None = None
 
+    @property
+    def device(self) -> torch.device:
+        return self._latent_pool.device
+
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Carry out `step` and wait for it."""
         return self.collect(self.submit(step))
@@ -124,13 +128,13 @@ class FastRunner:
 
     def mark_ready(self) -> None:
         """From here on nothing is allocated on the device; see `growth_since_ready`."""
-        self._at_ready = _memory_counters(self._latent_pool.device)
+        self._at_ready = _memory_counters(self.device)
 
     def growth_since_ready(self) -> MemoryGrowth:
         """Device memory that was taken from the system since `mark_ready`."""
         if self._at_ready is None:
             raise RuntimeError("the runner is not ready yet")
-        now = _memory_counters(self._latent_pool.device)
+        now = _memory_counters(self.device)
         return MemoryGrowth(*(now[name] - self._at_ready[name] for name in now))
 
     # ---- steps of one token a request ----------------------------------------------------------------------
@@ -184,7 +188,7 @@ class FastRunner:
             if request.token_ids[-1] == UNSEEN
         }
         batch, sampling_requests = build_fast_batch(
-            scheduled, self._shape, self._latent_pool.device, sources, self._buffers.token_ids
+            scheduled, self._shape, self.device, sources, self._buffers.token_ids
         )
         arrays = self._buffers.begin()
         sampling_rows = [(row, scheduled[index]) for row, index in enumerate(sampling_requests)]
