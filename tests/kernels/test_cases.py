@@ -159,7 +159,7 @@ def test_the_sizes_are_the_models() -> None:
 
 BARE = """
 import runpy, sys
-for name in ("typer", "rich", "mistral_common", "pydantic", "fastapi", "msgspec", "zmq", "llguidance", "uvicorn", "httpx"):
+for name in ("typer", "rich", "mistral_common", "pydantic", "fastapi", "msgspec", "zmq", "llguidance", "httpx"):
     sys.modules[name] = None
 sys.argv = ["kernels", "--small", "--check", "--only", "rope", "--json", sys.argv[1]]
 runpy.run_module("sparkstral.bench.kernels", run_name="__main__")
