@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -151,3 +155,23 @@ def test_a_run_writes_what_it_found(tmp_path: Path) -> None:
 def test_the_sizes_are_the_models() -> None:
     real = Setting("meta", False, torch.bfloat16, {})
     assert dense.weight_shapes(real) == dense.linear_kernel.SHAPES
+
+
+BARE = """
+import runpy, sys
+for name in ("typer", "rich", "mistral_common", "pydantic", "fastapi", "msgspec", "zmq", "llguidance", "httpx"):
+    sys.modules[name] = None
+sys.argv = ["kernels", "--small", "--check", "--only", "rope", "--json", sys.argv[1]]
+runpy.run_module("sparkstral.bench.kernels", run_name="__main__")
+"""
+
+
+def test_kernels_are_measured_with_torch_and_triton_alone(tmp_path: Path) -> None:
+    """As on a machine that was lent for minutes: nothing else is installed there."""
+    output = tmp_path / "run.json"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BARE, str(output)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(output.read_text())["verdict"] == "ok"

@@ -230,7 +230,8 @@ def main() -> int:
     try:
         capability = parse_target(arguments.target)
     except ConfigError as error:
-        parser.error(str(error))
+        print(f"sparkstral: {error}", file=sys.stderr)
+        return 2
 
     def show(done: int, total: int, variant: Variant) -> None:
         print(f"{done}/{total} {variant.operation}: {variant.name}", flush=True)
