@@ -41,7 +41,7 @@ from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.types import ScheduledRequest
 from tests.support.fast_model import small_configs, with_stacks
 from tests.support.tiny_checkpoint import TinyModel, write_native
-from tools.device_timing import versions
+from sparkstral.bench.environment import describe_run
 
 DEMO = Path(__file__).parents[1] / "src/sparkstral/demo/checkpoint"
 NEAR_TIE = 0.05  # of logits: rounding may choose either of the two
@@ -481,7 +481,7 @@ def main() -> int:
     if arguments.device == "cpu" and arguments.checkpoint is None:
         checkpoint = write_native(Path(scratch.name), TinyModel())
     setting = Setting(arguments.device, checkpoint)
-    report: dict[str, Any] = {"schema_version": 1, "command": sys.argv, **versions(), "checkpoint": str(checkpoint)}
+    report: dict[str, Any] = describe_run("model check") | {"checkpoint": checkpoint.name}
     report["parts"] = parts = {}
 
     def run(name: str, part: Callable[[], Any]) -> Any:
