@@ -19,6 +19,7 @@ from sparkstral.bench import verify
 from sparkstral.bench.cases import Case, all_cases, attention, dense, draws, experts, kernel_cases
 from sparkstral.bench.cases.case import compare, faults
 from sparkstral.bench.cases.setting import Setting, small_setting
+from sparkstral.bench.environment import write_report
 from sparkstral.bench.kernels import measure
 from sparkstral.bench.run import Wanted, run_case
 from sparkstral.errors import ConfigError
@@ -118,6 +119,18 @@ def test_the_worst_elements_are_named() -> None:
     assert found["worst"][0]["index"] == [0, 3]
     assert found["worst"][1] == {"index": [2, 1], "got": 1.5, "expected": 1.0}
     assert "not finite" in faults(found)
+
+
+def test_what_is_not_finite_is_still_json(tmp_path: Path) -> None:
+    exact = torch.ones(4, dtype=torch.float64)
+    found = compare(exact.float() * float("nan"), exact.bfloat16() * 1.01, exact)
+    write_report(tmp_path / "run.json", {"rows": [found]})
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    (row,) = json.loads((tmp_path / "run.json").read_text(), parse_constant=refuse)["rows"]
+    assert row["error_ratio"] == row["worst"][0]["got"] == "nan"
 
 
 def test_a_case_that_raises_fails_alone() -> None:

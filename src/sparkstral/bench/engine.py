@@ -9,7 +9,6 @@ is its length over the time to its first token; medians, with the range of the r
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -23,7 +22,7 @@ from typing import Any
 import torch
 
 from sparkstral.bench.engine_under_test import EngineUnderTest
-from sparkstral.bench.environment import describe_run
+from sparkstral.bench.environment import describe_run, write_report
 from sparkstral.bench.model_work import prefill_flops, step_bytes
 from sparkstral.bench.timing import probe_bandwidth
 from sparkstral.checkpoint.plan import plan_load
@@ -203,7 +202,7 @@ def bench_engine(
         rows.append(row)
         figure = f"{row['value']:,.4g} {row['unit']}" if "value" in row else "; ".join(row["faults"])
         print(f"{len(rows)}/{total} {row['name']}  {figure}", flush=True)
-        output.write_text(json.dumps(report, indent=1))
+        write_report(output, report)
 
     with EngineUnderTest(config) as engine:
         engine.run(prompts.draw(1, 8), 1)
@@ -237,7 +236,7 @@ def bench_engine(
             if "bytes" in row and "value" in row:
                 row["bandwidth_share"] = row["bytes"] / row["value"] * 1e3 / bandwidth.read_bytes_per_s
     report["verdict"] = conclude(rows)
-    output.write_text(json.dumps(report, indent=1))
+    write_report(output, report)
 
 
 def conclude(rows: Sequence[dict[str, Any]]) -> str:

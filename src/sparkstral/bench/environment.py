@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import platform
 import subprocess
 import sys
@@ -42,6 +44,19 @@ def describe_run(kind: str) -> dict[str, Any]:
     else:
         found["device"] = "cpu"
     return found
+
+
+def write_report(path: Path, report: dict[str, Any]) -> None:
+    """As JSON that every reader takes: numbers that are not finite are written as words."""
+    path.write_text(json.dumps(_finite(report), indent=1, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _version(package: str) -> str | None:

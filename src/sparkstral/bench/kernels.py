@@ -8,7 +8,6 @@ Needs torch, triton and numpy, and no terminal library. `--small` under TRITON_I
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -21,7 +20,7 @@ import torch
 
 from sparkstral.bench.cases import Case, Setting, all_cases
 from sparkstral.bench.cases.setting import real_setting, small_setting
-from sparkstral.bench.environment import describe_run
+from sparkstral.bench.environment import describe_run, write_report
 from sparkstral.bench.run import Wanted, compile_in_parallel, run_cases
 from sparkstral.bench.timing import Bandwidth, probe_bandwidth
 from sparkstral.errors import ConfigError, SparkstralError
@@ -69,8 +68,10 @@ def measure(
     if not cases:
         raise ConfigError(f"No case's title holds any of: {', '.join(only)}.")
     run_cases(cases, wanted, report, output, bandwidth)
-    report["verdict"] = "failed" if any(row["verdict"] == "failed" for row in report["rows"]) else "ok"
-    output.write_text(json.dumps(report, indent=1))
+    # What PyTorch lacks on a device is no fault of a kernel.
+    ours = [row for row in report["rows"] if row["operation"] != "library"]
+    report["verdict"] = "failed" if any(row["verdict"] == "failed" for row in ours) else "ok"
+    write_report(output, report)
     return report
 
 

@@ -6,7 +6,6 @@ ended early leaves what it found. Progress goes to standard output, a line a cas
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import time
 import traceback
@@ -20,6 +19,7 @@ import torch
 
 from sparkstral.bench.cases import Case, Setting, faults
 from sparkstral.bench.cases.setting import absent_setting
+from sparkstral.bench.environment import write_report
 from sparkstral.bench.timing import Bandwidth, time_calls
 from sparkstral.kernels import build, pack
 
@@ -84,7 +84,7 @@ def run_cases(
             row |= run_case(case, wanted, bandwidth)
         print(f"{number}/{len(cases)} {case.title}  {summary(row)}", flush=True)
         if output is not None:
-            output.write_text(json.dumps(report, indent=1))
+            write_report(output, report)
 
 
 def run_case(case: Case, wanted: Wanted, bandwidth: Bandwidth | None) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import torch
 
 from sparkstral.bench.cases import Case, Setting, attention, dense, draws, experts
 from sparkstral.bench.cases.setting import real_setting
-from sparkstral.bench.environment import describe_run
+from sparkstral.bench.environment import describe_run, write_report
 from sparkstral.bench.kernels import require_gpu
 from sparkstral.bench.run import ROTATED_BYTES, compile_in_parallel
 from sparkstral.bench.timing import time_calls
@@ -222,7 +222,7 @@ def main() -> int:
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(json.dumps(document, indent=1))
     report["output"] = str(output)
-    arguments.json.write_text(json.dumps(report, indent=1))
+    write_report(arguments.json, report)
     return 0
 
 

@@ -9,7 +9,6 @@ and passed; "failed" means that one did not pass; "incomplete" that some could n
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -22,7 +21,7 @@ import torch
 
 from sparkstral.bench.cases import kernel_cases
 from sparkstral.bench.cases.setting import OPERATIONS, real_setting
-from sparkstral.bench.environment import describe_run
+from sparkstral.bench.environment import describe_run, write_report
 from sparkstral.bench.run import Wanted, compile_in_parallel, run_cases
 from sparkstral.bench.timing import probe_bandwidth
 from sparkstral.errors import ConfigError, SparkstralError
@@ -48,7 +47,7 @@ def verify(model: Path | None, workers: int, seconds: float, output: Path) -> di
         report["loss"] = _check_loss(model)
     report["seconds"] = time.perf_counter() - begin
     report |= conclude(report)
-    output.write_text(json.dumps(report, indent=1))
+    write_report(output, report)
     return report
 
 

@@ -62,7 +62,7 @@ def _kernel_row(row: Row) -> list[str]:
             f"{row['us']:,.2f}", f"{row['us_low']:,.2f} - {row['us_high']:,.2f}", f"{row['gb_per_s']:,.0f}",
             f"{row['bandwidth_share']:.0%}",
         ]  # fmt: skip
-    error = f"{row['error_ratio']:.2f}" if "error_ratio" in row else ""
+    error = f"{float(row['error_ratio']):.2f}" if "error_ratio" in row else ""
     return [row["operation"], name, *timed, str(row.get("launches", "")), error, coloured(row["verdict"])]
 
 

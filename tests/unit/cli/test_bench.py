@@ -60,7 +60,8 @@ def test_a_file_that_is_no_run_is_a_usage_error(content: Any, run: Run, tmp_path
 
 
 def test_tables_show_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    bad = kernel_row(1.0, verdict="failed", faults=["error 3.1 times"], worst=[{"index": [1], "got": 2, "expected": 3}])
+    worst = [{"index": [1], "got": 2, "expected": 3}]
+    bad = kernel_row(1.0, verdict="failed", error_ratio="nan", faults=["error 3.1 times"], worst=worst)
     verify = kernels(bad) | {"verdict": "failed", "reasons": ["rms_norm: error 3.1 times"]}
     tables.print_verify(verify)
     shown = capsys.readouterr().out
