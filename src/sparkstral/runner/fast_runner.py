@@ -2,8 +2,8 @@
 
 Owns the step's buffers, graphs and what each request's sampling remembers; must not know queues, blocks' owners or
 text. Between the two calls nothing waits for the device, and the next step may be submitted before the last one is
-collected: a token that the host has not seen yet (-1 in the plan) is read on the device. Steps of one token a request
-are CUDA graphs; steps with chunks of prompts are launched kernel by kernel.
+collected: a token that the host has not seen yet (UNSEEN in the plan) is read on the device. Steps of one token a
+request are CUDA graphs; steps with chunks of prompts are launched kernel by kernel.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ from sparkstral.runner.request_state import RequestState, RequestStates, grammar
 from sparkstral.runner.step_buffers import StepBuffers
 from sparkstral.sampling.sampler import FAILURES, divisor, draw_uniform, fill_mask
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
-from sparkstral.types import Failure, GrammarSpec, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
-
-UNSEEN = -1  # as a token id of a plan: what the step before gives this request
+from sparkstral.types import UNSEEN, Failure, GrammarSpec, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 
 
 class FastModel(Protocol):

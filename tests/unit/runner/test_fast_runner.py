@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sparkstral.runner.decode_graphs import decode_sizes
-from sparkstral.runner.fast_runner import UNSEEN, FastRunner, MemoryGrowth
-from sparkstral.types import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from sparkstral.runner.fast_runner import FastRunner, MemoryGrowth
+from sparkstral.types import UNSEEN, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from tests.support.context_model import VOCAB_SIZE, greedy_continuation, logits_of, make_pool
 from tests.support.fast_context_model import FastContextModel
 from tests.unit.runner.test_model_runner import (
