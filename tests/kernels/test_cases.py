@@ -16,7 +16,7 @@ import torch
 
 import sparkstral.kernels
 from sparkstral.bench import verify
-from sparkstral.bench.cases import Case, all_cases, attention, dense, draws, experts, kernel_cases
+from sparkstral.bench.cases import Case, all_cases, attention, dense, draws, embedding, experts, kernel_cases
 from sparkstral.bench.cases.case import compare, faults
 from sparkstral.bench.cases.setting import Setting, small_setting
 from sparkstral.bench.environment import write_report
@@ -77,7 +77,16 @@ def other_tokens(function: Callable[..., Any]) -> Callable[..., Any]:
     return perturbed
 
 
+def one_row_off(function: Callable[..., Any]) -> Callable[..., Any]:
+    def perturbed(*arguments: Any, **more: Any) -> Any:
+        x, *rest = function(*arguments, **more)
+        return x * 1.01, *rest
+
+    return perturbed
+
+
 PERTURBED = [
+    (embedding.embed_kernel, "embed", one_row_off, "embed: 3 tokens"),
     (dense.linear_kernel, "bf16_linear", scaled, "bf16_linear: a, 3 tokens"),
     (dense.rms_norm_kernel, "add_rms_norm", scaled, "rms_norm: after o, 2 tokens"),
     (dense.latent_write_kernel, "write_latents", scaled, "latent_write: 2 tokens"),

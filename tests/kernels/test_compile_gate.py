@@ -38,6 +38,101 @@ def test_every_shipped_variant_compiles_and_fits(target: str, tmp_path: Path) ->
     assert done.returncode == 0
 
 
+MODEL = """
+import json, torch
+from dataclasses import replace
+from sparkstral.kernels import build, pack
+from sparkstral.kernels.configs import KernelConfigs
+from sparkstral.kernels.mla_prefill.triton_kernel import plan_passes
+from sparkstral.model.config import ModelConfig
+from sparkstral.model.fast_batch import AbsorbedGroup, ExpandedGroup, FastBatch
+from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
+from sparkstral.model.weights import *
+
+meta = torch.device("meta")
+
+
+def empty(*shape, dtype=torch.bfloat16):
+    return torch.empty(shape, dtype=dtype, device=meta)
+
+
+def ints(*shape, dtype=torch.int32):
+    return empty(*shape, dtype=dtype)
+
+
+def nvfp4(*shape, scales):
+    *lead, rows, columns = shape
+    packed, scale = ints(*lead, rows, columns // 2, dtype=torch.uint8), empty(*lead, rows, columns // 16)
+    return Nvfp4Weight(packed, scale.to(torch.float8_e4m3fn), empty(*scales, dtype=torch.float32))
+
+
+def dense(*shape):
+    return DenseWeight(empty(*shape))
+
+
+config = ModelConfig(4096, 1, 131072, 32, 1024, 128, 2048, 1e-6, 1e4, 128.0, 32.0, 1.0, 8192, 0.1, 8192, 1048576)
+attention = AttentionWeights(
+    dense(1024, 4096), empty(1024), dense(4096, 1024), dense(320, 4096), empty(256), dense(6144, 256), dense(4096, 4096)
+)
+stacked = StackedExperts(
+    nvfp4(129, 4096, 4096, scales=(129, 2)), nvfp4(129, 4096, 2048, scales=(129,))
+)
+layer = LayerWeights(empty(4096), attention, empty(4096), empty(128, 4096), None, None, stacked)
+weights = ModelWeights(empty(131072, 4096), (layer,), empty(4096), dense(131072, 4096))
+
+
+def absorbed(requests):
+    return AbsorbedGroup(slice(0, requests), ints(requests, 500), ints(requests + 1), ints(requests), 1)
+
+
+def launch_all(kernels):
+    model = FastMistral4(config, weights, kernels, FastLimits(32, 32768, 32768, 2048, 2048), meta, torch.bfloat16)
+
+    def forward(tokens, groups, expanded, rows):
+        ids, places = (ints(tokens, dtype=torch.int64) for _ in range(2))
+        batch = FastBatch(ids, ints(tokens), ints(32, dtype=torch.int64), places, places, groups, expanded, rows)
+        model.forward(batch, empty(1, 100, 64, 320))
+
+    for requests in (1, 2, 3, 4, 5, 8, 9, 16, 17, 24, 32):
+        forward(requests, (absorbed(requests),), None, None)
+        forward(requests, (absorbed(requests),), None, ints(requests, dtype=torch.int64))
+    for queries in (100, 300, 2048):
+        table = torch.zeros(1, 40, dtype=torch.int64).to(meta)
+        passes = plan_passes(
+            table, (0, queries), (queries,), block_size=64, max_keys=32768, config=kernels.prefill
+        )
+        forward(queries, (), ExpandedGroup(slice(0, queries), passes), ints(1, dtype=torch.int64))
+        behind = ExpandedGroup(slice(4, queries + 4), passes)
+        forward(queries + 4, (absorbed(4),), behind, ints(5, dtype=torch.int64))
+
+
+found = set()
+for capability in (90, 121):
+    build.stand_in(capability)
+    specs = list(build.all_specs(capability))
+    for _, spec in specs:
+        spec.function.device_caches.clear()
+    keys = {launch.key for launch in build.wanted(capability)}
+    for _, spec in specs:
+        spec.function.device_caches.clear()
+    with pack.recorded(runs=False) as launches:
+        launch_all(KernelConfigs.shipped(divmod(capability, 10)))
+    found |= {
+        f"{capability} {launch.function} {launch.constants} {launch.types}"
+        for launch in launches
+        if launch.key not in keys
+    }
+print(json.dumps(sorted(found)))
+"""
+
+
+def test_what_the_model_launches_is_what_is_shipped() -> None:
+    """At every batch size of a decode step, and with prompts of several lengths: a pack leaves nothing to compile."""
+    done = run("-c", MODEL)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout) == []
+
+
 LAUNCHES = """
 import json
 from sparkstral.bench.cases import all_cases

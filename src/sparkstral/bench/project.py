@@ -72,7 +72,10 @@ def decode_recipe(batch: int, context: int) -> Recipe:
         ("bf16_linear", f"q_b, {m}"), ("mla_decode", f"absorb, {m}"), ("mla_decode", f"attend, {batch} x {context}"),
         ("bf16_linear", f"o, {m}"), ("rms_norm", f"after o, {m}"), ("moe_experts", f"block, {m}"),
     )  # fmt: skip
-    end = (("rms_norm", f"before head, {m}"), ("bf16_linear", f"head, {m}"), ("sampling", f"greedy, {batch} rows"))
+    end = (
+        ("embed", m), ("rms_norm", f"before head, {m}"), ("bf16_linear", f"head, {m}"),
+        ("sampling", f"greedy, {batch} rows"),
+    )  # fmt: skip
     return [*((*kernel, NUM_LAYERS) for kernel in layer), *((*kernel, 1) for kernel in end)]
 
 

@@ -9,6 +9,7 @@ from sparkstral.bench.cases.attention import decode_cases, prefill_cases
 from sparkstral.bench.cases.case import Case, Prepared, faults
 from sparkstral.bench.cases.dense import around_cases, linear_cases
 from sparkstral.bench.cases.draws import sampling_cases
+from sparkstral.bench.cases.embedding import embed_cases
 from sparkstral.bench.cases.experts import expert_cases
 from sparkstral.bench.cases.layer import layer_cases
 from sparkstral.bench.cases.library import library_cases
@@ -19,7 +20,9 @@ __all__ = ["Case", "Prepared", "Setting", "all_cases", "faults", "kernel_cases"]
 
 def kernel_cases(s: Setting) -> list[Case]:
     """What is of a kernel of ours: all of them have a check."""
-    makers = (expert_cases, decode_cases, linear_cases, around_cases, prefill_cases, sampling_cases)
+    makers = (
+        expert_cases, decode_cases, linear_cases, around_cases, embed_cases, prefill_cases, sampling_cases,
+    )  # fmt: skip
     return [case for make in makers for case in make(s)]
 
 

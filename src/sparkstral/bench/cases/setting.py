@@ -19,8 +19,8 @@ SCALE = 128**-0.5
 TOP_K, SLOTS = 4, 5
 # The kernels with a choice of configuration.
 OPERATIONS = (
-    "bf16_linear", "latent_write", "mla_decode", "mla_prefill", "moe_experts", "nvfp4_linear", "rms_norm", "rope",
-    "sampling",
+    "bf16_linear", "embed", "latent_write", "mla_decode", "mla_prefill", "moe_experts", "nvfp4_linear", "rms_norm",
+    "rope", "sampling",
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +76,4 @@ def specs(config: EmbedConfig) -> list[KernelSpec]:
         "embedding_ptr": "*bf16", "rotations_ptr": "*fp32", "query_scales_ptr": "*bf16", "x_ptr": "*bf16",
         "rotation_ptr": "*fp32", "query_scale_ptr": "*bf16",
     }  # fmt: skip
-    return [KernelSpec("tokens", _embed, types, _constants(4096, 64), config.num_warps)]
+    return [KernelSpec("tokens", _embed, types, _constants(4096, 64), config.num_warps, DEFAULT_STAGES)]
