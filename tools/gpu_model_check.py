@@ -29,6 +29,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from sparkstral.bench.environment import describe_run
 from sparkstral.checkpoint.load import load
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.model.config import EOS_TOKEN_ID
@@ -41,7 +42,6 @@ from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.types import ScheduledRequest
 from tests.support.fast_model import small_configs, with_stacks
 from tests.support.tiny_checkpoint import TinyModel, write_native
-from sparkstral.bench.environment import describe_run
 
 DEMO = Path(__file__).parents[1] / "src/sparkstral/demo/checkpoint"
 NEAR_TIE = 0.05  # of logits: rounding may choose either of the two
