@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
+import platform
 import random
 import statistics
 import sys
@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sparkstral.bench.environment import describe_run
 from sparkstral.checkpoint.load import load
+from sparkstral.checkpoint.plan import plan_load
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.model.config import EOS_TOKEN_ID
 from sparkstral.model.fast_batch import AbsorbedGroup, FastBatch
@@ -42,6 +43,7 @@ from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.types import ScheduledRequest
 from tests.support.fast_model import small_configs, with_stacks
 from tests.support.tiny_checkpoint import TinyModel, write_native
+from tools.gpu_runner_parts import cached_variants, check_runner, compile_variants, time_loop
 
 DEMO = Path(__file__).parents[1] / "src/sparkstral/demo/checkpoint"
 NEAR_TIE = 0.05  # of logits: rounding may choose either of the two
@@ -83,18 +85,22 @@ class Setting:
         return (20, 7) if self.small else (700, 5, 64, 200)
 
 
-def fast_model(setting: Setting) -> FastMistral4:
-    config, weights = load(setting.checkpoint, setting.device)
-    kernels = small_configs() if setting.small else KernelConfigs.shipped(torch.cuda.get_device_capability())
+def limits(setting: Setting) -> FastLimits:
     tokens = 64 if setting.small else 4096
-    limits = FastLimits(
+    return FastLimits(
         max_num_seqs=setting.rows,
         max_positions=setting.block_size * setting.blocks_a_row,
         prefill_keys=tokens,
         prefill_tokens=tokens,
         moe_tokens=tokens,
     )
-    return FastMistral4(config, with_stacks(weights), kernels, limits, torch.device(setting.device), setting.dtype)
+
+
+def fast_model(setting: Setting) -> FastMistral4:
+    config, weights = load(setting.checkpoint, setting.device)
+    kernels = small_configs() if setting.small else KernelConfigs.shipped(torch.cuda.get_device_capability())
+    device = torch.device(setting.device)
+    return FastMistral4(config, with_stacks(weights), kernels, limits(setting), device, setting.dtype)
 
 
 class World:
@@ -337,9 +343,9 @@ def prompts(world: World, count: int) -> tuple[str, list[list[int]]]:
                 break
         return "demo", found
     except Exception as error:
-        limits = random.Random(5)
+        draw = random.Random(5)
         longest = 20 if world.setting.small else 300
-        sizes = [limits.randrange(4, longest) for _ in range(count)]
+        sizes = [draw.randrange(4, longest) for _ in range(count)]
         return f"random tokens ({type(error).__name__}: {error})"[:300], [
             world.random_tokens(size, 300 + i) for i, size in enumerate(sizes)
         ]
@@ -440,30 +446,13 @@ def _time(call: Callable[[], object], world: World, repeats: int = 20) -> float:
     return statistics.median(times) * 1e3
 
 
-# ---- compiling in parallel -------------------------------------------------------------------------------------------
+def versions() -> dict[str, str]:
+    import triton
 
-
-def _compile(setting: Setting, kind: str, size: int) -> None:
-    """Launch the variants of one step, which leaves them in Triton's cache."""
-    world = World(setting, with_plain=False)
-    if kind == "decode":
-        decode = Decode(world, size)
-        decode.set([5] * size, [20] * size, range(size))
-        decode.eager()
-    else:
-        world.by_fast([world.part(0, world.random_tokens(size, 1)), world.part(1, [5], 20), world.part(2, [5] * 5, 40)])
-    torch.cuda.synchronize()
-
-
-def compile_in_parallel(setting: Setting) -> dict[str, Any]:
-    context = multiprocessing.get_context("spawn")
-    tasks = [("decode", size) for size in (1, 2, 3, 8, 12, 32, 64)] + [("mixed", size) for size in (10, 40, 300, 4000)]
-    workers = [context.Process(target=_compile, args=(setting, *task)) for task in tasks]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join(70)
-    return {f"{kind} {size}": worker.exitcode for (kind, size), worker in zip(tasks, workers, strict=True)}
+    found = {"python": platform.python_version(), "torch": torch.__version__, "triton": triton.__version__}
+    if torch.cuda.is_available():
+        found |= {"device": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+    return found
 
 
 def main() -> int:
@@ -502,13 +491,16 @@ def main() -> int:
         return result
 
     if not setting.small and not arguments.no_workers:
-        run("compile", lambda: compile_in_parallel(setting))
+        config = plan_load(setting.checkpoint).config
+        run("compile", lambda: compile_variants(config, limits(setting), setting.block_size, 60.0))
     world = run("load", lambda: World(setting))
     if world is not None:
+        world.num_variants = 0 if setting.small else cached_variants()
         count = 2 if setting.small else arguments.prompts
         for name, part in (
             ("prefill", check_prefill), ("decode", check_decode), ("mixed", check_mixed), ("padding", check_padding),
-            ("time decode", time_decode), ("greedy", partial(check_greedy, count=count)),
+            ("time decode", time_decode), ("runner", check_runner), ("time loop", time_loop),
+            ("greedy", partial(check_greedy, count=count)),
             ("plain bfloat16", check_plain_bfloat16), ("time prefill", time_prefill),
         ):  # fmt: skip
             run(name, partial(part, world))
