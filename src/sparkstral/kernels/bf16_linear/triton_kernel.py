@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
+from sparkstral.kernels.prefetch import prefetch_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +77,8 @@ def _prefetch(weight_ptr, first_row, first_k, K: tl.constexpr, ROWS: tl.constexp
     """Bring the first DEPTH columns of the program's rows to the L2 cache, two requests a row."""
     half = tl.arange(0, 2 * ROWS)
     at = weight_ptr + (first_row + half // 2).to(tl.int64) * K + first_k + (half % 2) * (DEPTH // 2)
-    num_bytes = tl.full([2 * ROWS], DEPTH // 2 * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8), tl.int32)
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r", [at.to(tl.int64), num_bytes], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+    num_bytes = DEPTH // 2 * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
+    prefetch_pieces(at.to(tl.int64), tl.full([2 * ROWS], num_bytes, tl.int32))
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

@@ -53,14 +53,15 @@ CONFIGS = {
     # 2.7 instructions a weight, 0.6 of the time that the weights' bytes take at 4.48 TB/s. 168 registers keep three
     # programs an SM where items have up to four pairs. Measured on an H200 on 2026-12-02: gate_up of one token 17.4 us
     # with 4 warps, 19.8 with 8; of 4 and 32 tokens 48 and 281 with 4 warps, 168 registers, 50 and 312 with 8, 128;
-    # down by item of 8 and 32 tokens 52 and 160, 55 and 178. Many: tiles of 128 once experts have 256 rows on average;
-    # at 4,096 tokens 64 rows take 2.28 + 1.36 ms, 128 rows 2.54 + 1.34.
+    # down by item of 8 and 32 tokens 52 and 160, 55 and 178; down of one token with its reads after its wait
+    # 14 to 18 us for 24 MB whatever the cut: hence 4 rows, 20 KB held by each of five programs an SM. Many: tiles of
+    # 128 once experts have 256 rows on average; at 4,096 tokens 64 rows take 2.28 + 1.36 ms, 128 rows 2.54 + 1.34.
     (9, 0): MoeConfig(
         route=ROUTE_CONFIGS[9, 0],
         few=FewConfig(
             gate_up_single=FewProgram(32, num_warps=4, unroll=4),
             gate_up=FewProgram(32, num_warps=4, unroll=4, max_registers=168),
-            down_tokens=FewProgram(8, num_warps=4, unroll=2),
+            down_tokens=FewProgram(4, num_warps=4, unroll=4),
             down=FewProgram(32, num_warps=4, unroll=4, max_registers=168),
             token_major_max=4,
         ),
@@ -74,7 +75,7 @@ CONFIGS = {
         few=FewConfig(
             gate_up_single=FewProgram(32, num_warps=8, unroll=4),
             gate_up=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
-            down_tokens=FewProgram(16, num_warps=4, unroll=4),
+            down_tokens=FewProgram(4, num_warps=4, unroll=4),
             down=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
             token_major_max=4,
         ),
@@ -120,7 +121,7 @@ def moe_block(
     if len(x) <= config.max_few:
         few = FewSpecs(hidden, inner, slots, config.few, **flags)
         route_few(x, router, scaling, workspace.few_routing, config=config.route, pdl=pdl)
-        gate_up_few(gate_up, workspace.few_routing, len(x), workspace.few, few)
+        gate_up_few(gate_up, workspace.few_routing, len(x), workspace.few, few, down=down)
         down_few(down, workspace.few_routing, residual, out, workspace.few, few)
         return
     for start in range(0, len(x), workspace.max_tokens):
@@ -138,7 +139,8 @@ def specs(config: MoeConfig, *, pdl: bool = True) -> list[KernelSpec]:
     """The variants of the real model."""
     hidden, inner, num_experts, slots = 4096, 2048, 128, 5
     few = FewSpecs(hidden, inner, slots, config.few, residual=True, ptx=True, pdl=pdl)
-    found = [few.gate_up(1), few.gate_up(2), few.down_tokens(), few.down(), few.sum()]
+    found = [few.gate_up(count, num_experts, prefetch=True) for count in (1, 2)]
+    found += [few.down_tokens(), few.down(), few.sum()]
     for pair in config.many:
         many = ManySpecs(hidden, inner, num_experts, slots, pair.gate_up, pair.down, residual=True, ptx=True, pdl=pdl)
         found += [many.gate_up(), many.down(), many.sum()]

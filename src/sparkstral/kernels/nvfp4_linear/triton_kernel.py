@@ -120,6 +120,31 @@ def few_products(
 
 
 @triton.jit
+def read_weights(w_ptrs, s_ptrs, GROUPS: tl.constexpr, CHUNK: tl.constexpr):
+    """All chunks of a program's weight rows, for `held_products`: (codes, scales), a tuple of chunks each. A function
+    of weights alone, so that these reads may be under way before x exists."""
+    codes = ()
+    scales = ()
+    for at in tl.static_range(0, GROUPS, CHUNK):
+        codes += (tl.load(w_ptrs + at),)  # type: ignore[assignment]
+        scales += (tl.load(s_ptrs + at),)  # type: ignore[assignment]
+    return codes, scales
+
+
+@triton.jit
+def held_products(
+    codes, scales, x_ptr, xs_ptr, row,
+    ROWS: tl.constexpr, GROUPS: tl.constexpr, CHUNK: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """`few_products` with one row of x, to the bit, of weights that `read_weights` gave."""
+    total = tl.zeros((ROWS, CHUNK), tl.float32)
+    for part in tl.static_range(GROUPS // CHUNK):
+        x, x_scale = _row(x_ptr + row * (4 * GROUPS), xs_ptr + row * GROUPS, part * CHUNK, GROUPS, CHUNK)
+        total = tl.fma(dot1(codes[part], x, PTX), scales[part].to(tl.float32) * x_scale, total)
+    return total
+
+
+@triton.jit
 def many_product(
     x_ptrs, codes_ptrs, scale_ptrs,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SIZE: tl.constexpr, PTX: tl.constexpr,
