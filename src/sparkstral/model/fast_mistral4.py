@@ -158,7 +158,7 @@ class FastMistral4:
         for group, scale in zip(batch.absorbed, terms.absorbed_scales, strict=True):
             latents = mla_decode.absorb(
                 q if is_whole else q[:, group.rows], terms.rotation[group.rows], scale, layer.w_uk,
-                config=kernels.decode, pdl=kernels.pdl,
+                config=kernels.decode, pdl=kernels.pdl, next_weight=layer.o_proj,
             )  # fmt: skip
             mla_decode.mla_decode(
                 latents, pool, group.block_tables, group.cu_seqlens_q, group.seq_lens, SOFTMAX_SCALE, layer.w_uv,

@@ -165,8 +165,12 @@ def absorb_case(s: Setting, num_tokens: int, parts_dtype: tuple[int, torch.dtype
     rotation = rotation_of(s, num_tokens)
     query_scale = torch.linspace(1, 1.3, num_tokens, device=s.device).bfloat16().to(s.dtype)
 
+    o_proj = s.randn(s.hidden, s.heads * VALUE)
+
     def absorb(weight: Tensor) -> Tensor:
-        return decode_kernel.absorb(parts, rotation, query_scale, weight, config=s.configs["mla_decode"], pdl=s.pdl)
+        return decode_kernel.absorb(
+            parts, rotation, query_scale, weight, config=s.configs["mla_decode"], pdl=s.pdl, next_weight=o_proj
+        )
 
     def absorbed(q: Tensor, weight: Tensor) -> Tensor:
         q_nope, q_rope = torch.split(q.view(num_tokens, s.heads, -1), [NOPE, ROPE], dim=-1)

@@ -53,8 +53,9 @@ def layer_case(s: Setting, batch: int, context: int, at_least: int) -> Prepared:
             config=s.configs["latent_write"], pdl=s.pdl,
         )  # fmt: skip
         q = decode_kernel.absorb(
-            product(q, weights["q_b"]), rotation, query_scale, weights["uk"], config=decode, pdl=s.pdl
-        )
+            product(q, weights["q_b"]), rotation, query_scale, weights["uk"],
+            config=decode, pdl=s.pdl, next_weight=weights["o"],
+        )  # fmt: skip
         out = decode_kernel.mla_decode(
             q, pool, table, cu_seqlens, lens, SOFTMAX_SCALE, weights["uv"],
             max_query_len=1, workspace=workspace, config=decode, pdl=s.pdl,
