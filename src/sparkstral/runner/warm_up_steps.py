@@ -23,8 +23,9 @@ def prompt_steps(
     most, longest = limits.prefill_tokens, limits.max_positions
     # (queries, tokens in the cache after them) of each request. A whole prompt: powers of two to 64 tokens take forms
     # of their own, more than 32 take cuBLAS.
-    sizes = sorted({most, *(bound + 1 for bound in (1, 2, 4, 8, 16, 32, 64, *moe_bounds))}, reverse=True)
-    steps = [[(size, size)] for size in sizes if size <= min(most, longest - 1)]
+    alone = min(most, longest - 1)
+    sizes = sorted({alone, *(bound + 1 for bound in (1, 2, 4, 8, 16, 32, 64, *moe_bounds))}, reverse=True)
+    steps = [[(size, size)] for size in sizes if size <= alone]
     each = min(most // limits.max_num_seqs, longest - 1)
     if each > MAX_ABSORBED_QUERIES:  # all rows give logits
         steps.insert(0, [(each, each)] * limits.max_num_seqs)

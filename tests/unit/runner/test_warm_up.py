@@ -59,6 +59,8 @@ def test_small_limits_are_kept():
     assert all(sum(queries for queries, _ in step) <= 30 and len(step) <= 4 for step in found)
     assert all(seq_len <= 50 for step in found for _, seq_len in step)
     assert [(30, 30)] in found
+    alone = shapes(FastLimits(max_num_seqs=2, max_positions=20, prefill_keys=64, prefill_tokens=30, moe_tokens=30))
+    assert [(19, 19)] in alone
 
 
 def test_everything_is_run_once_and_the_runner_is_ready():
