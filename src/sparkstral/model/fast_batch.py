@@ -25,7 +25,7 @@ class AbsorbedGroup:
     block_tables: Tensor  # [R, B] int32
     cu_seqlens_q: Tensor  # [R + 1] int32, into rows
     seq_lens: Tensor  # [R] int32; 0 pads the batch
-    max_query_len: int
+    max_query_len: int  # a bound
 
 
 @dataclass(frozen=True, slots=True)

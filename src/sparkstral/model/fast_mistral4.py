@@ -129,32 +129,41 @@ class FastMistral4:
             self._embed_tokens, self._rotations, self._query_scales, config=kernels.embed,
         )  # fmt: skip
         terms = self._terms(batch, rotation, query_scale)
+        rows = batch.logits_rows
         for layer, pool in zip(self._layers, latent_pool, strict=True):
-            normed = self._add_norm(stream, None, layer.attention_norm)
-            parts = self._attention(layer, normed, batch, terms, pool)
-            normed = self._add_norm(stream, parts, layer.ffn_norm)
+            is_last = layer is self._layers[-1]
+            q_a = self._write_latents(layer, stream, batch, terms, pool)
+            if is_last and rows is not None and len(rows) == 0:
+                return torch.empty(0, config.vocab_size, dtype=torch.float32, device=self.device)
+            values = self._attend(layer, q_a, batch, terms, pool)
+            if is_last and rows is not None:  # nobody reads the others from here on
+                values, stream = values[rows], stream[rows]
+            normed = self._add_norm(stream, self._product(values, layer.o_proj), layer.ffn_norm)
             moe_block(
                 normed, layer.router, layer.gate_up, layer.down, stream, ROUTED_SCALING_FACTOR, stream,
                 workspace=self._workspace.moe, config=kernels.moe, pdl=kernels.pdl,
             )  # fmt: skip
-        if batch.logits_rows is not None and len(batch.logits_rows) == 0:
-            return torch.empty(0, config.vocab_size, dtype=torch.float32, device=self.device)
-        return self._logits(self._add_norm(stream, None, self._norm, batch.logits_rows))
+        return self._logits(self._add_norm(stream, None, self._norm))
 
-    def _attention(
-        self, layer: FastLayerWeights, x: Tensor, batch: FastBatch, terms: _Terms, pool: Tensor
+    def _write_latents(
+        self, layer: FastLayerWeights, stream: Tensor, batch: FastBatch, terms: _Terms, pool: Tensor
     ) -> Tensor:
-        """x [T, H], normalised -> parts [S, T, H]; the tokens' latents are written to the pool first."""
-        kernels, workspace = self.kernels, self._workspace
-        q_a = write_latents(
-            self._product(x, layer.a_proj), layer.q_a_norm, layer.kv_a_norm, terms.rotation, batch.slots,
-            self.config.rms_norm_eps, pool, config=kernels.latent_write, pdl=kernels.pdl,
+        """stream [T, H] -> q_a [T, Q], normalised; the tokens' latents are in the pool."""
+        kernels = self.kernels
+        return write_latents(
+            self._product(self._add_norm(stream, None, layer.attention_norm), layer.a_proj),
+            layer.q_a_norm, layer.kv_a_norm, terms.rotation, batch.slots, self.config.rms_norm_eps, pool,
+            config=kernels.latent_write, pdl=kernels.pdl,
         )  # fmt: skip
+
+    def _attend(self, layer: FastLayerWeights, q_a: Tensor, batch: FastBatch, terms: _Terms, pool: Tensor) -> Tensor:
+        """q_a [T, Q] -> each head's value [T, N * 128]."""
+        kernels, workspace = self.kernels, self._workspace
         is_whole = batch.expanded is None and len(batch.absorbed) == 1
         # Rows of parts cannot be cut out, so a batch with several forms of attention takes one whole product.
         q = self._product(q_a, layer.q_b_proj) if is_whole else F.linear(q_a, layer.q_b_proj).unsqueeze(0)
         num_heads = self.config.num_attention_heads
-        out = q_a.new_empty(len(x), num_heads, V_HEAD_DIM)
+        out = q_a.new_empty(len(q_a), num_heads, V_HEAD_DIM)
         for group, scale in zip(batch.absorbed, terms.absorbed_scales, strict=True):
             latents = mla_decode.absorb(
                 q if is_whole else q[:, group.rows], terms.rotation[group.rows], scale, layer.w_uk,
@@ -175,7 +184,7 @@ class FastMistral4:
                 queries, pool, batch.expanded.passes, layer.kv_b_proj, SOFTMAX_SCALE,
                 workspace=workspace.prefill, config=kernels.prefill, out=out[rows],
             )  # fmt: skip
-        return self._product(out.flatten(1), layer.o_proj)
+        return out.flatten(1)
 
     def _terms(self, batch: FastBatch, rotation: Tensor, query_scale: Tensor) -> _Terms:
         def of(rows: slice) -> Tensor:
@@ -188,10 +197,11 @@ class FastMistral4:
             of(slice(0) if batch.expanded is None else batch.expanded.rows),
         )
 
-    def _add_norm(self, stream: Tensor, parts: Tensor | None, weight: Tensor, rows: Tensor | None = None) -> Tensor:
+    def _add_norm(self, stream: Tensor, parts: Tensor | None, weight: Tensor) -> Tensor:
+        """stream += the sum of parts, in place -> its norm."""
         kernels = self.kernels
         return add_rms_norm(
-            stream, parts, weight, self.config.rms_norm_eps, config=kernels.rms_norm, pdl=kernels.pdl, rows=rows
+            stream, parts, weight, self.config.rms_norm_eps, config=kernels.rms_norm, pdl=kernels.pdl
         )
 
     def _product(self, x: Tensor, weight: Tensor) -> Tensor:

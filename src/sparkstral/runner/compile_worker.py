@@ -117,7 +117,7 @@ def compile_share(setup: CompileSetup) -> int:
 def _run_all_steps(setup: CompileSetup) -> None:
     kernels = KernelConfigs.shipped(setup.capability)
     config = replace(setup.model, num_hidden_layers=1)
-    model = FastMistral4(config, _weights(config), kernels, setup.limits, _META, torch.bfloat16)
+    model = FastMistral4(config, weights_without_memory(config), kernels, setup.limits, _META, torch.bfloat16)
     pool = torch.empty(1, 2, setup.block_size_tokens, LATENT_WIDTH, dtype=torch.bfloat16, device=_META)
     runner = FastRunner(model, pool, 0, _no_grammar, config.vocab_size)
     for size in runner.graphs.sizes:
@@ -134,7 +134,7 @@ def _no_grammar(_spec: object) -> Any:
     raise LookupError("nothing is generated here")
 
 
-def _weights(config: ModelConfig) -> ModelWeights:
+def weights_without_memory(config: ModelConfig) -> ModelWeights:
     """One layer without memory."""
 
     def dense(*shape: int) -> Tensor:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparkstral.kernels.mla_prefill.triton_kernel import PrefillConfig, plan_passes
-from sparkstral.model.fast_batch import AbsorbedGroup, AttentionOrder, ExpandedGroup, FastBatch
+from sparkstral.model.fast_batch import MAX_ABSORBED_QUERIES, AbsorbedGroup, AttentionOrder, ExpandedGroup, FastBatch
 from sparkstral.runner.step_buffers import ALIGNMENT_BYTES
 from sparkstral.types import ScheduledRequest
 
@@ -110,7 +110,9 @@ def build_fast_batch(
                 copy.add(np.array([0, *accumulate(lens)], dtype=np.int32)),
                 copy.add(np.array([seq_lens[request] for request in group], dtype=np.int32)),
             )
-            absorbed.append((slice(begin, begin + sum(lens)), handles, max(lens)))
+            # A bound and not the longest: the kernel's tile, and so a request's bits, are those of any batch.
+            longest = 1 if group is order.single else MAX_ABSORBED_QUERIES
+            absorbed.append((slice(begin, begin + sum(lens)), handles, longest))
     passes, pass_handles = [], []
     if order.expanded:
         lens = [num_queries[request] for request in order.expanded]

@@ -23,18 +23,17 @@ def prompt_steps(
     most, longest = limits.prefill_tokens, limits.max_positions
     # (queries, tokens in the cache after them) of each request. A whole prompt: powers of two to 64 tokens take forms
     # of their own, more than 32 take cuBLAS.
-    sizes = sorted({most, *(bound + 1 for bound in (1, 2, 4, 8, 16, 32, 64, *moe_bounds))}, reverse=True)
-    steps = [[(size, size)] for size in sizes if size <= min(most, longest - 1)]
+    alone = min(most, longest - 1)
+    sizes = sorted({alone, *(bound + 1 for bound in (1, 2, 4, 8, 16, 32, 64, *moe_bounds))}, reverse=True)
+    steps = [[(size, size)] for size in sizes if size <= alone]
     each = min(most // limits.max_num_seqs, longest - 1)
     if each > MAX_ABSORBED_QUERIES:  # all rows give logits
         steps.insert(0, [(each, each)] * limits.max_num_seqs)
-    # Decode rows beside a short chunk and a prompt.
-    for rows in (1, 9, 17, 33):
-        short = min(64, longest)
-        step = [(1, short)] * rows + [(3, short), (20, 20)]
-        if rows <= limits.max_num_seqs - 2 and rows + 23 <= most:
-            steps.append(step)
-            steps.append([(1, short)] * rows + [(20, 20)])
+    # A short chunk, and decode rows, beside a prompt.
+    short = min(64, longest)
+    if limits.max_num_seqs >= MAX_ABSORBED_QUERIES:
+        steps.append([(3, short), (2, 2)])
+    steps += [[(1, short)] * rows + [(2, 2)] for rows in (1, 9, 17, 33) if rows < limits.max_num_seqs]
     # A request that is walked in three pieces: their first, middle and last pass.
     if longest > limits.prefill_keys:
         steps.append([(min(16, most), min(longest, 2 * limits.prefill_keys + 1))])

@@ -50,7 +50,8 @@ def test_the_steps_reach_every_form_within_the_limits():
     assert all(seq_len <= 40_000 for step in found for _, seq_len in step)
     assert [(256, 256)] * 32 in found  # all rows of logits
     assert [(16, 32_769)] in found  # three pieces
-    assert [(1, 64)] * 17 + [(3, 64), (20, 20)] in found
+    assert [(1, 64)] * 17 + [(2, 2)] in found
+    assert [(3, 64), (2, 2)] in found
 
 
 def test_small_limits_are_kept():
@@ -59,6 +60,8 @@ def test_small_limits_are_kept():
     assert all(sum(queries for queries, _ in step) <= 30 and len(step) <= 4 for step in found)
     assert all(seq_len <= 50 for step in found for _, seq_len in step)
     assert [(30, 30)] in found
+    alone = shapes(FastLimits(max_num_seqs=2, max_positions=20, prefill_keys=64, prefill_tokens=30, moe_tokens=30))
+    assert [(19, 19)] in alone
 
 
 def test_everything_is_run_once_and_the_runner_is_ready():
@@ -97,3 +100,12 @@ def test_a_worker_compiles_its_share_into_the_cache(tmp_path: Path):
     done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert list(tmp_path.glob("*/*.cubin"))
+
+
+def test_serving_launches_no_variant_that_the_warm_up_has_not():
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in [*sys.path, str(REPOSITORY)] if path)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.launched_variants"]
+    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert not done.stdout
