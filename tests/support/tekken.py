@@ -11,7 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sparkstral.chat.tokenizer import ChatTokenizer
-from tools.demo.make_tokenizer import RELEASED_NUM_RANKS, tekken_v15
+from tools.demo.make_tokenizer import NUM_SPECIAL_TOKENS, RELEASED_NUM_RANKS, tekken_v15
+
+VOCAB_SIZE = NUM_SPECIAL_TOKENS + RELEASED_NUM_RANKS
 
 
 def write_tekken(folder: Path) -> Path:
