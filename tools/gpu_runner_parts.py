@@ -19,6 +19,7 @@ import torch
 from sparkstral.engine.core import EngineCore
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import FromEngine, Outputs, Shutdown, Submit
+from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.model.config import ModelConfig
 from sparkstral.model.fast_mistral4 import FastLimits
@@ -41,7 +42,9 @@ def cached_variants() -> int:
 def compile_variants(config: ModelConfig, limits: FastLimits, block_size: int, limit_s: float) -> dict[str, Any]:
     """By the product's own workers, without the device."""
     begin = time.perf_counter()
-    workers = start_workers(CompileSetup(config, limits, block_size, torch.cuda.get_device_capability()))
+    capability = torch.cuda.get_device_capability()
+    kernels = KernelConfigs.shipped(capability)
+    workers = start_workers(CompileSetup(config, limits, block_size, capability, kernels))
     for worker in workers:
         worker.wait(max(1.0, limit_s - (time.perf_counter() - begin)))
     return {"exit_codes": [worker.returncode for worker in workers], "cached_variants": cached_variants()}

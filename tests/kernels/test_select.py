@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+from dataclasses import replace
+
 import pytest
 import torch
 
 from sparkstral.errors import ConfigError
+from sparkstral.kernels.candidates import CANDIDATES
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.kernels.select import MIN_TRITON, check_supported, select_kernels
+from sparkstral.kernels.tuned import apply_choices
 
 
 def test_a_cpu_gets_the_references() -> None:
@@ -39,3 +44,15 @@ def test_what_does_not_fit_is_said_with_the_remedy(
     with pytest.raises(ConfigError, match=said) as raised:
         check_supported("L4", capability, version)
     assert "--kernels reference" in str(raised.value)
+
+
+def test_what_was_tuned_replaces_what_is_shipped_and_nothing_else() -> None:
+    """The names that a record uses are those of the operations' folders."""
+    shipped = KernelConfigs.shipped((9, 0))
+    choices = apply_choices({"moe_experts": {"max_few": 32}, "rms_norm": {"num_warps": 2}}, (9, 0))
+    tuned = shipped.tuned(choices)
+    assert (tuned.moe.max_few, tuned.rms_norm.num_warps) == (32, 2)
+    assert replace(tuned, moe=shipped.moe, rms_norm=shipped.rms_norm) == shipped
+    for operation in {axis.operation for axis in CANDIDATES}:
+        config = importlib.import_module(f"sparkstral.kernels.{operation}.triton_kernel").CONFIGS[9, 0]
+        assert shipped.tuned({operation: config}) == shipped

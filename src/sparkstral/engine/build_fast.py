@@ -104,7 +104,11 @@ class FastParts:
         capability = torch.cuda.get_device_capability(self._device)
         self._compilers = start_workers(
             CompileSetup(
-                self._load_plan.config, self.limits(max_model_len), self._config.block_size_tokens, capability
+                self._load_plan.config,
+                self.limits(max_model_len),
+                self._config.block_size_tokens,
+                capability,
+                self._kernels,
             )
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 from sparkstral.kernels.bf16_linear import triton_kernel as bf16_linear
 from sparkstral.kernels.embed import triton_kernel as embed
@@ -13,6 +15,8 @@ from sparkstral.kernels.moe_experts import triton_kernel as moe_experts
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm
 from sparkstral.kernels.rope import triton_kernel as rope
 from sparkstral.kernels.sampling import triton_kernel as sampling
+
+_FIELDS = {"bf16_linear": "linear", "mla_decode": "decode", "mla_prefill": "prefill", "moe_experts": "moe"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +49,9 @@ class KernelConfigs:
             sampling=sampling.CONFIGS[capability],
             pdl=pdl,
         )
+
+    def tuned(self, choices: Mapping[str, Any]) -> KernelConfigs:
+        """With the configurations that tuning chose, by operation (kernels/tuned); one that no model's pass uses has no
+        place here."""
+        named = {_FIELDS.get(operation, operation): config for operation, config in choices.items()}
+        return replace(self, **{name: config for name, config in named.items() if hasattr(self, name)})

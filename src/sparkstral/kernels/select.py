@@ -38,9 +38,16 @@ def select_kernels(choice: KernelChoice, device: torch.device) -> KernelConfigs 
     version = installed_triton()
     check_supported(torch.cuda.get_device_name(device), capability, version)
     from sparkstral.kernels.configs import KernelConfigs
+    from sparkstral.kernels.tuned import load_tuned
 
-    logger.info("kernels: Triton %s, configurations for CUDA capability %d.%d", version, *capability)
-    return KernelConfigs.shipped(capability)
+    choices = load_tuned() or {}
+    source = f"tuned here: {', '.join(choices)}" if choices else "as shipped"
+    logger.info("kernels: Triton %s, CUDA capability %s, configurations %s", version, shown(capability), source)
+    return KernelConfigs.shipped(capability).tuned(choices)
+
+
+def shown(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
 
 
 def installed_triton() -> str | None:
@@ -54,18 +61,17 @@ def installed_triton() -> str | None:
 
 def check_supported(device_name: str, capability: tuple[int, int], triton_version: str | None) -> None:
     """Raises ConfigError with what is there, what is needed and what to do."""
-    shown = f"{capability[0]}.{capability[1]}"
     if capability not in MIN_TRITON:
         known = ", ".join(f"{major}.{minor}" for major, minor in MIN_TRITON)
         raise ConfigError(
-            f"{device_name} has CUDA capability {shown}; the kernels are made for {known} (H100 and H200, GB10). "
-            f"Use one of these. {_REFERENCE}."
+            f"{device_name} has CUDA capability {shown(capability)}; the kernels are made for {known} (H100 and H200, "
+            f"GB10). Use one of these. {_REFERENCE}."
         )
     needed = MIN_TRITON[capability]
     if triton_version is not None and tuple(int(part) for part in triton_version.split(".")[:2]) >= needed:
         return
     found = "is not installed" if triton_version is None else f"is {triton_version}"
     raise ConfigError(
-        f"Triton {found}; for {device_name} (CUDA capability {shown}) it must be {needed[0]}.{needed[1]} or newer, "
-        f"which PyTorch {_TORCH_WITH[needed]} for CUDA brings: install that. {_REFERENCE}."
+        f"Triton {found}; for {device_name} (CUDA capability {shown(capability)}) it must be {needed[0]}.{needed[1]} "
+        f"or newer, which PyTorch {_TORCH_WITH[needed]} for CUDA brings: install that. {_REFERENCE}."
     )

@@ -7,18 +7,20 @@ variant in Triton's cache on disk. No device is touched; nothing is compiled twi
 
 from __future__ import annotations
 
-import json
+import base64
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import zlib
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from sparkstral.kernels import build
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.model.config import (
     KV_LORA_RANK,
@@ -56,6 +58,7 @@ class CompileSetup:
     limits: FastLimits
     block_size_tokens: int
     capability: tuple[int, int]
+    kernels: KernelConfigs
     worker: int = 0
     num_workers: int = 1
 
@@ -65,7 +68,7 @@ def start_workers(setup: CompileSetup) -> list[subprocess.Popen[bytes]]:
     count = max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0))))
     workers = []
     for worker in range(count):
-        text = json.dumps(asdict(replace(setup, worker=worker, num_workers=count)))
+        text = base64.b64encode(pickle.dumps(replace(setup, worker=worker, num_workers=count))).decode()
         command = [sys.executable, "-m", "sparkstral.runner.compile_worker", text]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment))
@@ -74,23 +77,11 @@ def start_workers(setup: CompileSetup) -> list[subprocess.Popen[bytes]]:
 
 def compile_share(setup: CompileSetup) -> int:
     """Compile this worker's variants; how many there were. From here on this process cannot launch kernels."""
-    from triton.backends.compiler import GPUTarget
-    from triton.runtime.driver import driver
     from triton.runtime.jit import JITFunction
 
-    class AbsentDevice:
-        """What Triton's launch path asks its driver before it compiles."""
-
-        def get_current_target(self) -> GPUTarget:
-            major, minor = setup.capability
-            return GPUTarget("cuda", 10 * major + minor, 32)
-
-        def get_current_device(self) -> int:
-            return 0
-
-        def get_current_stream(self, _device: int) -> int:
-            return 0
-
+    major, minor = setup.capability
+    build.stand_in(10 * major + minor)
+    build.install_shipped(10 * major + minor)
     seen: set[str] = set()
     num_compiled = 0
     run = JITFunction.run
@@ -108,14 +99,13 @@ def compile_share(setup: CompileSetup) -> int:
             run(self, *arguments, grid=grid, warmup=True, **options)
             num_compiled += 1
 
-    driver.set_active(AbsentDevice())
     JITFunction.run = compile_only
     _run_all_steps(setup)
     return num_compiled
 
 
 def _run_all_steps(setup: CompileSetup) -> None:
-    kernels = KernelConfigs.shipped(setup.capability)
+    kernels = setup.kernels
     config = replace(setup.model, num_hidden_layers=1)
     model = FastMistral4(config, weights_without_memory(config), kernels, setup.limits, _META, torch.bfloat16)
     pool = torch.empty(1, 2, setup.block_size_tokens, LATENT_WIDTH, dtype=torch.bfloat16, device=_META)
@@ -171,17 +161,7 @@ def weights_without_memory(config: ModelConfig) -> ModelWeights:
 
 
 def main() -> None:
-    setup = json.loads(sys.argv[1])
-    compile_share(
-        CompileSetup(
-            **{
-                **setup,
-                "model": ModelConfig(**setup["model"]),
-                "limits": FastLimits(**setup["limits"]),
-                "capability": tuple(setup["capability"]),
-            }
-        )
-    )
+    compile_share(pickle.loads(base64.b64decode(sys.argv[1])))
 
 
 if __name__ == "__main__":

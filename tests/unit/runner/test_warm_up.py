@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import base64
 import os
+import pickle
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from sparkstral.errors import SparkstralError
+from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.model.fast_mistral4 import FastLimits
 from sparkstral.runner.compile_worker import CompileSetup
 from sparkstral.runner.warm_up import warm_up
@@ -87,16 +88,11 @@ def test_a_phase_that_does_not_end_is_named_and_its_processes_are_ended():
 
 def test_a_worker_compiles_its_share_into_the_cache(tmp_path: Path):
     """A fortieth of the real model's variants, for GB10, on this CPU."""
-    setup = CompileSetup(REAL, LIMITS, 64, (12, 1), 0, 40)
+    setup = CompileSetup(REAL, LIMITS, 64, (12, 1), KernelConfigs.shipped((12, 1)), 0, 40)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    code = (
-        "import json, sys\n"
-        "from sparkstral.runner import compile_worker as worker\n"
-        "worker.main()\n"
-    )
-
-    command = [sys.executable, "-W", "ignore", "-c", code, json.dumps(asdict(setup))]
+    text = base64.b64encode(pickle.dumps(setup)).decode()
+    command = [sys.executable, "-W", "ignore", "-m", "sparkstral.runner.compile_worker", text]
     done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert list(tmp_path.glob("*/*.cubin"))
