@@ -143,13 +143,16 @@ class EnginePhase(StrEnum):
     LOADING = "loading"
     WARMING_UP = "warming up"
     READY = "ready"
+    STALLED = "stalled"  # was ready, and has given no sign of life for a while
+    RESTARTING = "restarting"  # was ready, has died, and another is about to be started
     DRAINING = "draining"
     DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """Where the engine stands. `progress` is 0..1 within the phase; `detail` is a sentence, the reason when DEAD.
+    """Where the engine stands. `progress` is 0..1 within the phase; `detail` is a sentence, the reason when DEAD or
+    RESTARTING.
     `is_usage_error` says of a death that the settings are to blame, and not the machine or the program."""
 
     phase: EnginePhase

@@ -39,7 +39,7 @@ from sparkstral.types import EngineInfo
 
 logger = logging.getLogger(__name__)
 
-DRAIN_S = 10.0  # after Ctrl-C, for answers that are nearly done; a supervisor's patience is usually longer
+DRAIN_S = 10.0  # for answers that are nearly done; a supervisor's patience is usually longer
 
 
 def serve(
@@ -53,6 +53,9 @@ def serve(
     kv_memory: options.KvMemory = None,
     device: options.DeviceChoice = options.Device.auto,
     threads: options.Threads = None,
+    drain_s: Annotated[
+        float, typer.Option(min=0, help="Seconds that answers under way have to end after SIGTERM or Ctrl-C.")
+    ] = DRAIN_S,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
@@ -76,12 +79,13 @@ def serve(
         uvicorn.Config(
             app,
             lifespan="on",
-            timeout_graceful_shutdown=math.ceil(DRAIN_S + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
+            timeout_graceful_shutdown=math.ceil(drain_s + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
             access_log=False,
             log_level="warning",
             log_config=None,  # logs.configure has seen to it
         ),
         client,
+        drain_s,
     )
     asyncio.run(_serve(server, listener, client, server_config, as_json=as_json))
 
@@ -107,7 +111,7 @@ class DrainingServer(uvicorn.Server):
     ended by the engine's stop, with the reason.
     """
 
-    def __init__(self, config: uvicorn.Config, client: EngineClient, drain_s: float = DRAIN_S) -> None:
+    def __init__(self, config: uvicorn.Config, client: EngineClient, drain_s: float) -> None:
         super().__init__(config)
         self._client = client
         self._drain_s = drain_s

@@ -118,15 +118,17 @@ class LineClient(ABC):
                 self._set_status(status)
 
     def _set_status(self, status: EngineStatus) -> None:
-        """The first reason for a death stays, and every request that runs then ends with it (law L6)."""
+        """A phase begins. The reason for the last death stays, and every request that runs at a death ends with its
+        reason (law L6)."""
         is_dying = self._status.phase is EnginePhase.DRAINING and status.phase is not EnginePhase.DEAD
         if self._status.phase is EnginePhase.DEAD or is_dying:
             return
-        if status.phase is EnginePhase.DEAD and self._status.phase is EnginePhase.READY:
+        is_over = status.phase in (EnginePhase.DEAD, EnginePhase.RESTARTING)
+        if is_over and self._info is not None and self._status.phase is not EnginePhase.DRAINING:
             # A start that fails is told to whoever waits for it; this nobody would hear of else.
             logger.error("The engine has died: %s", status.detail)
         self._status = status
-        if status.phase is EnginePhase.DEAD:
+        if is_over:
             failure = Failure("engine_dead", status.detail)
             for request_id, stream in self._streams.items():
                 if not stream.has_ended:
