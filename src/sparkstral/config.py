@@ -13,6 +13,7 @@ DEFAULT_PORT = 8002  # the port of the recipe that users come from
 SERVED_MODEL_NAME = "mistral-small-4"  # likewise
 DEFAULT_MAX_NUM_SEQS = 32  # more at once share the memory bus without gain: the experts read grow with them
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048  # a chunk of a prompt short enough that running answers go on meanwhile
+DEFAULT_MAX_SLOWDOWN = 3.0  # what readers of a stream bear while somebody else's long prompt is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class EngineConfig:
     max_model_len: int | None = None  # None: the model's own limit, or what the memory plan allows
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS  # requests that run at once; the rest wait
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS  # tokens of one step, of all requests together
+    max_slowdown: float | None = DEFAULT_MAX_SLOWDOWN  # of running answers by prompts beside them; None: no limit
     block_size_tokens: int = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
     kv_memory_bytes: int | None = None  # None: what the plan finds
     seed: int = 0  # the base from which requests without a seed draw theirs
@@ -37,6 +39,10 @@ class EngineConfig:
                 f"--max-num-batched-tokens is {self.max_num_batched_tokens} and --max-num-seqs "
                 f"{self.max_num_seqs}: a step must hold a token of each running request and one of a prompt. "
                 f"Set --max-num-batched-tokens to {self.max_num_seqs + 1} or more."
+            )
+        if self.max_slowdown is not None and self.max_slowdown < 2:
+            raise ConfigError(
+                f"--max-slowdown is {self.max_slowdown:g}; prompts need room beside answers: 2 or more, or 0 for no limit."
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"--max-model-len is {self.max_model_len}; it must be at least 2.")

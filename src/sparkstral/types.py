@@ -185,6 +185,8 @@ class EngineStats:
     num_cached_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     num_preemptions: int = 0
+    num_sick_requests: int = 0  # ended because their numbers were not finite
+    last_step_s: float = 0.0  # how long the device took for `step`
 
 
 # --------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from sparkstral.config import EngineConfig
+from sparkstral.config import DEFAULT_MAX_SLOWDOWN, EngineConfig
 from sparkstral.errors import ConfigError
 from sparkstral.units import GiB, KiB, MiB
 
@@ -24,6 +24,10 @@ MaxModelLen = Annotated[
 MaxNumSeqs = Annotated[int, typer.Option("--max-num-seqs", min=1, max=1024, help="Requests that run at once.")]
 MaxNumBatchedTokens = Annotated[
     int, typer.Option("--max-num-batched-tokens", min=16, help="Tokens of one step; longer prompts go in chunks.")
+]
+MaxSlowdown = Annotated[
+    float,
+    typer.Option("--max-slowdown", min=0, help="How many times slower answers may come while prompts are read; 0: any."),
 ]
 KvMemory = Annotated[
     str | None, typer.Option("--kv-memory", help="Size of the KV cache, e.g. 8GiB. Default: what the plan finds.")
@@ -59,6 +63,7 @@ def engine_config(
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     kv_memory: str | None = None,
     threads: int | None = None,
 ) -> EngineConfig:
@@ -73,5 +78,6 @@ def engine_config(
         model_path=model_path,
         device=device.value,
         max_model_len=max_model_len,
+        max_slowdown=max_slowdown or None,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -28,6 +28,7 @@ from sparkstral.config import (
     DEFAULT_HOST,
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_MAX_SLOWDOWN,
     DEFAULT_PORT,
     SERVED_MODEL_NAME,
     ServerConfig,
@@ -50,6 +51,7 @@ def serve(
     max_model_len: options.MaxModelLen = None,
     max_num_seqs: options.MaxNumSeqs = DEFAULT_MAX_NUM_SEQS,
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     kv_memory: options.KvMemory = None,
     device: options.DeviceChoice = options.Device.auto,
     threads: options.Threads = None,
@@ -67,6 +69,7 @@ def serve(
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_slowdown=max_slowdown,
         kv_memory=kv_memory,
         threads=threads,
     )

@@ -94,6 +94,7 @@ def build_engine(
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=memory_plan.max_model_len,
             vocab_size=model_config.vocab_size,
+            max_slowdown=config.max_slowdown,
         ),
         cache,
     )

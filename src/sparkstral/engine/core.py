@@ -7,6 +7,7 @@ an engine is built. Runs in one thread, which alone touches requests, blocks and
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -129,6 +130,7 @@ class EngineCore:
 
     def _step(self) -> None:
         step = self._scheduler.schedule()
+        begin_s = time.perf_counter()
         try:
             result = self._runner.execute(step)
         except DeviceError:
@@ -139,6 +141,7 @@ class EngineCore:
             logger.exception("step %d failed", step.step)
             failure = Failure("internal", "A step of the model failed; the server's log says why. Try again.")
             result = ModelRunnerOutput({}, {request.request_id: failure for request in step.scheduled})
+        self._scheduler.took(step, time.perf_counter() - begin_s)
         self._outputs.extend(self._scheduler.update(step, result))
 
     def _flush(self) -> None:
