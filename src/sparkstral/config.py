@@ -42,7 +42,8 @@ class EngineConfig:
             )
         if self.max_slowdown is not None and self.max_slowdown < 2:
             raise ConfigError(
-                f"--max-slowdown is {self.max_slowdown:g}; prompts need room beside answers: 2 or more, or 0 for no limit."
+                f"--max-slowdown is {self.max_slowdown:g}; prompts need room beside answers: it must be at least 2, "
+                "or 0 for no limit."
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"--max-model-len is {self.max_model_len}; it must be at least 2.")

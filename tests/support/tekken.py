@@ -13,6 +13,8 @@ from tempfile import TemporaryDirectory
 from sparkstral.chat.tokenizer import ChatTokenizer
 from tools.demo.make_tokenizer import RELEASED_NUM_RANKS, tekken_v15
 
+VOCAB_SIZE = 131_072  # with 1,000 control tokens
+
 
 def write_tekken(folder: Path) -> Path:
     """Writes `folder`/tekken.json and returns its path."""

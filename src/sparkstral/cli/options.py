@@ -27,7 +27,7 @@ MaxNumBatchedTokens = Annotated[
 ]
 MaxSlowdown = Annotated[
     float,
-    typer.Option("--max-slowdown", min=0, help="How many times slower answers may come while prompts are read; 0: any."),
+    typer.Option("--max-slowdown", min=0, help="How many times slower answers may come beside prompts; 0: any."),
 ]
 KvMemory = Annotated[
     str | None, typer.Option("--kv-memory", help="Size of the KV cache, e.g. 8GiB. Default: what the plan finds.")

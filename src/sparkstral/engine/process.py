@@ -38,7 +38,7 @@ from sparkstral.engine.messages import (
     encode,
     encode_setup,
 )
-from sparkstral.engine.supervision import Patience, Pulse, Restarts
+from sparkstral.engine.supervision import DEFAULT_PATIENCE, Patience, Pulse, Restarts
 from sparkstral.types import EnginePhase, EngineStatus
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class ProcessEngineClient(LineClient):
         config: EngineConfig,
         log_style: Literal["text", "json"] = "text",
         log_level: str = "INFO",
-        patience: Patience = Patience(),
+        patience: Patience = DEFAULT_PATIENCE,
     ) -> None:
         super().__init__()
         self._config = config
@@ -99,7 +99,6 @@ class ProcessEngineClient(LineClient):
 
     @property
     def process_id(self) -> int | None:
-        """The child's process id, for those who watch it from outside."""
         return None if self._child is None else self._child.process_id
 
     def _send(self, message: ToEngine) -> None:

@@ -20,6 +20,9 @@ class Patience:
     window_s: float = 600.0
 
 
+DEFAULT_PATIENCE = Patience()
+
+
 @dataclass(slots=True)
 class Pulse:
     """How long an engine has been silent, counted only while this process was awake: whoever stops both and lets
