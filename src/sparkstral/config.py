@@ -59,5 +59,7 @@ class ServerConfig:
     max_in_flight: int = 256  # requests, running or waiting; one more gets 429: eight full houses are wait enough
     max_body_bytes: int = 32 << 20  # a 262,144-token prompt is about 1 MiB of text
     body_timeout_s: float = 60.0  # without a byte of a body: a client that sends has a byte sooner on any line
+    keep_alive_s: float = 10.0  # a stream that has nothing to say says so: many clients and proxies hang up after 30
+    reader_timeout_s: float = 60.0  # without reading a byte of what waits for it; then a stream's client is given up
     default_temperature_none: float = 0.1  # the model card's examples without reasoning
     default_temperature_high: float = 0.7  # the model card's advice with reasoning

@@ -96,7 +96,7 @@ def serve(
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, TypeError, ValueError) as error:  # the latter two: no host could have that name
         reason = getattr(error, "strerror", None) or error
         if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
@@ -105,6 +105,10 @@ def _listen(host: str, port: int) -> socket.socket:
         else:
             remedy = "Give an address of this machine: --host 127.0.0.1, or 0.0.0.0 for all of them."
         raise ConfigError(f"Cannot listen on {host}:{port}: {reason}. {remedy}") from error
+    if sys.platform == "linux":
+        # What the application gives up, the kernel still tries to deliver; connections inherit this limit on that.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(ServerConfig().reader_timeout_s * 1000))
+    return listener
 
 
 class DrainingServer(uvicorn.Server):
