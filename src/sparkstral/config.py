@@ -29,6 +29,7 @@ class EngineConfig:
     block_size_tokens: int = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
     kv_memory_bytes: int | None = None  # None: what the plan finds
     seed: int = 0  # the base from which requests without a seed draw theirs
+    kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
 
     def __post_init__(self) -> None:

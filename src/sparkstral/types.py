@@ -88,11 +88,15 @@ class TokenOutput:
 # --------------------------------------------------------------------------------------------------------------
 
 
+UNSEEN = -1  # as a token id of a step that was planned ahead: what the step before it samples for the request
+
+
 @dataclass(frozen=True, slots=True)
 class ScheduledRequest:
     """One request's part of a step: `token_ids` (num_scheduled_tokens of them) at positions from
     `num_computed_tokens` on. `samples` says that the last of them is the request's last known token, so that a
-    next token is to be sampled; otherwise the step only fills the cache (a chunk of a prompt)."""
+    next token is to be sampled; otherwise the step only fills the cache (a chunk of a prompt). The token of a step that
+    was planned ahead is UNSEEN."""
 
     request_id: str
     token_ids: tuple[int, ...]

@@ -42,9 +42,11 @@ LETTERS = "abcdefghij"
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(visits, min_size=1, max_size=8), st.integers(9, 24), st.integers(9, 40))
-def test_any_traffic_is_served_right(clients: list[Visit], num_blocks: int, max_num_batched_tokens: int):
-    engine = Engine(num_blocks=num_blocks, max_num_batched_tokens=max_num_batched_tokens)
+@given(st.lists(visits, min_size=1, max_size=8), st.integers(9, 24), st.integers(9, 40), st.booleans())
+def test_any_traffic_is_served_right(
+    clients: list[Visit], num_blocks: int, max_num_batched_tokens: int, overlaps: bool
+):
+    engine = Engine(num_blocks=num_blocks, max_num_batched_tokens=max_num_batched_tokens, overlaps=overlaps)
     requests = {
         f"r{i}": request(
             f"r{i}", visit.prompt, visit.max_tokens, grammar=f'start: "{LETTERS}"' if visit.constrained else None

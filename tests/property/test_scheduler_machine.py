@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from sparkstral.kv_cache.invariants import check
 from sparkstral.kv_cache.manager import BlockTable, KvCacheManager
 from sparkstral.scheduler.request import Request
 from sparkstral.scheduler.scheduler import Scheduler
@@ -52,9 +53,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.plan: SchedulerOutput | None = None
 
     @initialize(
-        num_blocks=st.integers(13, 22), max_num_seqs=st.integers(1, 5), spare_tokens=st.integers(1, 12)
+        num_blocks=st.integers(13, 22),
+        max_num_seqs=st.integers(1, 5),
+        spare_tokens=st.integers(1, 12),
+        overlaps=st.booleans(),
     )
-    def start(self, num_blocks: int, max_num_seqs: int, spare_tokens: int) -> None:
+    def start(self, num_blocks: int, max_num_seqs: int, spare_tokens: int, overlaps: bool) -> None:
+        self.overlaps = overlaps
         self.engine = FakeEngine(
             num_blocks=num_blocks,
             block_size_tokens=2,
@@ -94,17 +99,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(faults=st.lists(FAULTS, min_size=1, max_size=6), data=st.data())
     def steps(self, faults: list[Failure | str | None], data: st.DataObject) -> None:
         """Several steps; the last stays in flight, so that what comes next comes between schedule and
-        update."""
+        update. With overlap the step after it is planned before it is taken in, where that can be."""
         for fault in faults:
             self.finish_step(fault, data)
-            has_work = self.engine.scheduler.has_work
-            self.plan = self.engine.scheduler.schedule()
-            assert bool(self.plan.scheduled) == has_work, "where there is work there is progress"
+            if self.plan is None:
+                has_work = self.engine.scheduler.has_work
+                self.plan = self.engine.scheduler.schedule()
+                assert bool(self.plan.scheduled) == has_work, "where there is work there is progress"
 
     def finish_step(self, fault: Failure | str | None, data: st.DataObject | None) -> None:
+        """Take in the step in flight; then the one that was planned ahead, if any, is in flight."""
         if self.plan is None:
             return
-        plan, self.plan = self.plan, None
+        plan, self.plan = self.plan, self.engine.scheduler.schedule_ahead() if self.overlaps else None
+        if self.plan is not None:
+            check(self.engine.cache)
         failures, silently_sick = {}, set()
         if fault is not None and plan.scheduled and data is not None:
             request_id = data.draw(st.sampled_from(plan.scheduled)).request_id
@@ -113,9 +122,15 @@ class SchedulerMachine(RuleBasedStateMachine):
             else:
                 silently_sick.add(request_id)
         self.engine.finish(plan, self.engine.execute(plan, failures, silently_sick))
+        if silently_sick:
+            self.finish_all()
         for request_id in silently_sick:
             self.engine.run()
             self.serve_again(self.requests[request_id])
+
+    def finish_all(self) -> None:
+        while self.plan is not None:
+            self.finish_step(None, None)
 
     def serve_again(self, request: GenerationRequest) -> None:
         """A sick prefix may spoil one request more, which finds it out; never two."""
@@ -131,7 +146,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "engine"):
             return
-        self.finish_step(None, None)
+        self.finish_all()
         self.engine.run()
         assert sorted(self.engine.ends) == sorted(self.requests), "every request ends, and once"
         for request_id, request in self.requests.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from sparkstral.engine.core import EngineCore
 from sparkstral.engine.inbox import Inbox
@@ -14,7 +15,16 @@ from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.structured.compiler import GrammarCompiler
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.structured.vocabulary import Vocabulary, build_grammar_tokenizer
-from sparkstral.types import EngineStats, GenerationRequest, GrammarSpec, SamplingParams, TokenOutput
+from sparkstral.types import (
+    UNSEEN,
+    EngineStats,
+    GenerationRequest,
+    GrammarSpec,
+    ModelRunnerOutput,
+    SamplingParams,
+    SchedulerOutput,
+    TokenOutput,
+)
 from tests.support.context_model import VOCAB_SIZE, ContextModel, make_pool
 
 BYTES = Vocabulary(tuple(bytes([i]) for i in range(256)), num_special_tokens=40, pattern=r"\s+|\S+")
@@ -35,6 +45,36 @@ def request(
     return GenerationRequest(request_id, tuple(prompt), params, spec)
 
 
+class AheadRunner:
+    """A runner that overlaps: like a device, it computes steps in the order in which they are submitted, and a token
+    that was not seen when its step was planned is what the step before sampled."""
+
+    def __init__(self, runner: ModelRunner) -> None:
+        self._runner = runner
+        self._last: Mapping[str, tuple[int, ...]] = {}
+        self.num_ahead = 0  # steps that were submitted before the last one was collected
+        self._num_open = 0
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        return self.collect(self.submit(step))
+
+    def submit(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        assert self._num_open < 2
+        rows = tuple(
+            replace(row, token_ids=self._last.get(row.request_id, (0,))) if row.token_ids == (UNSEEN,) else row
+            for row in step.scheduled
+        )
+        result = self._runner.execute(replace(step, scheduled=rows))
+        self._last = result.sampled
+        self.num_ahead += self._num_open
+        self._num_open += 1
+        return result
+
+    def collect(self, pending: ModelRunnerOutput) -> ModelRunnerOutput:
+        self._num_open -= 1
+        return pending
+
+
 class Engine:
     """A core whose loop runs in the test's thread until all of its requests have ended."""
 
@@ -44,6 +84,7 @@ class Engine:
         max_num_batched_tokens: int = 64,
         model: ContextModel | None = None,
         build: Callable[[str], CompiledGrammar] = lambda lark: CompiledGrammar(TOKENIZER, lark),
+        overlaps: bool = False,
     ) -> None:
         self.inbox = Inbox()
         self.model = model or ContextModel()
@@ -60,7 +101,8 @@ class Engine:
         )
         grammars = GrammarCompiler(build, self.inbox.wake)
         runner = ModelRunner(self.model, make_pool(num_blocks, BLOCK_SIZE), 0, grammars.compiled)
-        self.core = EngineCore(scheduler, runner, grammars, self.inbox, self._receive)
+        self.ahead = AheadRunner(runner) if overlaps else None
+        self.core = EngineCore(scheduler, self.ahead or runner, grammars, self.inbox, self._receive)
         self.open: set[str] = set()
         self.outputs: dict[str, list[TokenOutput]] = {}
         self.stats: list[EngineStats] = []
@@ -98,6 +140,8 @@ class Engine:
 
     def assert_all_blocks_are_free(self) -> None:
         """Nothing runs, and what is not free is only kept for reuse, which counts as free."""
-        stats = self.stats[-1]
+        while self.core._submitted is not None:  # what was in flight when the loop ended
+            self.core._step()
+        stats = self.core._scheduler.stats()
         assert (stats.num_running, stats.num_waiting) == (0, 0)
         assert stats.num_free_blocks == self.num_usable_blocks

@@ -24,9 +24,10 @@ from tools.demo import model_config as shape
 from tools.demo import native_layout
 from tools.demo.documents import BatchSource
 from tools.demo.export import computing_dtype, write_checkpoint
+from tools.demo.muon import Muon
 from tools.demo.packed_attention import IMPLEMENTATION, PackedAttention
 from tools.demo.packing import IGNORED_LABEL, PackedBatch
-from tools.demo.working_model import WorkingModel
+from tools.demo.working_model import FLAT, WorkingModel
 
 WARM_UP_STEPS = 150
 BALANCE_COEFFICIENT = 0.01
@@ -91,11 +92,12 @@ class Trainer:
         if compiled:
             for layer in model.model.layers:
                 layer.compile(dynamic=False)
-        decayed = [self.working.masters[name] for name in ("gate_up", "down", "matrices")]
+        masters = self.working.masters
+        self.muon = Muon(master for name, master in masters.items() if name not in FLAT)
         self.optimiser = torch.optim.AdamW(
             [
-                {"params": decayed, "weight_decay": 0.1},
-                {"params": [self.working.masters["vectors"]], "weight_decay": 0.0},
+                {"params": [masters["matrices"]], "weight_decay": 0.1},
+                {"params": [masters["vectors"]], "weight_decay": 0.0},
             ],
             lr=0.0,
             betas=(0.9, 0.95),
@@ -122,6 +124,7 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.step()
+        self.muon.step(learning_rate)
         return loss.detach(), norm
 
 

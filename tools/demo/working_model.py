@@ -18,6 +18,7 @@ from tools.demo.quantise import round_to_nvfp4
 
 GATE_UP_OF_LAYER = 2 * (shape.NUM_EXPERTS + 1)  # w1, w3 of each routed expert, then of the shared one
 DOWN_OF_LAYER = shape.NUM_EXPERTS + 1
+FLAT = ("matrices", "vectors")  # masters that are no stack of matrices of one kind
 
 
 class _BalanceGradient(torch.autograd.Function):
@@ -68,22 +69,25 @@ def _balance(
 class WorkingModel:
     """`model` computes in `dtype`; `masters` are what the optimiser moves.
 
-    masters: "gate_up" [layers * 34, 192, 384], "down" [layers * 17, 384, 192], "matrices" and "vectors" flat.
+    masters: "gate_up" [layers * 34, 192, 384], "down" [layers * 17, 384, 192], each projection of the attention
+    [layers, N, K]; "matrices" (embedding, head, routers) and "vectors" flat.
     """
 
     def __init__(self, model: Mistral4ForCausalLM, dtype: torch.dtype) -> None:
         check_scaling(model)
         self.model = model
         self._members: list[tuple[nn.Parameter, str, int]] = []  # parameter, its master, its offset there
-        parts: dict[str, list[Tensor]] = {"gate_up": [], "down": [], "matrices": [], "vectors": []}
-        sizes = dict.fromkeys(parts, 0)
+        parts: dict[str, list[Tensor]] = {}
+        sizes: dict[str, int] = {}
         for parameter, name in _in_master_order(model):
-            self._members.append((parameter, name, sizes[name]))
-            parts[name].append(parameter.detach().float().flatten())
+            self._members.append((parameter, name, sizes.setdefault(name, 0)))
+            parts.setdefault(name, []).append(parameter.detach().float().flatten())
             sizes[name] += parameter.numel()
         flat = {name: torch.cat(tensors) for name, tensors in parts.items()}
+        for parameter, name, _ in self._members:
+            if name not in FLAT:
+                flat[name] = flat[name].view(-1, *parameter.shape[-2:])
         flat["gate_up"] = flat["gate_up"].view(-1, shape.MOE_INTERMEDIATE_SIZE, shape.HIDDEN_SIZE)
-        flat["down"] = flat["down"].view(-1, shape.HIDDEN_SIZE, shape.MOE_INTERMEDIATE_SIZE)
         self.masters = {name: nn.Parameter(tensor) for name, tensor in flat.items()}
         self._working = {name: torch.empty_like(tensor, dtype=dtype) for name, tensor in flat.items()}
         for name, master in self.masters.items():
@@ -135,15 +139,17 @@ def check_scaling(model: Mistral4ForCausalLM) -> None:
 
 
 def _in_master_order(model: Mistral4ForCausalLM) -> list[tuple[nn.Parameter, str]]:
-    """Every parameter with its master's name; experts by layer, routed before shared, gate before up."""
+    """Every parameter with its master's name, layer by layer; experts routed before shared, gate before up."""
     ordered = []
     for layer in model.model.layers:
         shared = layer.mlp.shared_experts
         ordered += [(layer.mlp.experts.gate_up_proj, "gate_up")]
         ordered += [(shared.gate_proj.weight, "gate_up"), (shared.up_proj.weight, "gate_up")]
         ordered += [(layer.mlp.experts.down_proj, "down"), (shared.down_proj.weight, "down")]
-    experts = {id(parameter) for parameter, _ in ordered}
+        attention = layer.self_attn.named_parameters()
+        ordered += [(parameter, name) for name, parameter in attention if parameter.dim() == 2]
+    stacked = {id(parameter) for parameter, _ in ordered}
     for parameter in model.parameters():
-        if id(parameter) not in experts:
+        if id(parameter) not in stacked:
             ordered.append((parameter, "matrices" if parameter.dim() > 1 else "vectors"))
     return ordered

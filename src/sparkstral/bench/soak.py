@@ -91,7 +91,8 @@ def draw_items(load: SoakLoad, model: str) -> list[Item]:
             words.insert(rng.randrange(len(words)), f". The pass key is {canary}. Remember it.")
             content = " ".join(words) + "\n\nWhat is the pass key?"
         elif kind == "repeat":
-            content = f"Repeat exactly: {some_words(rng, rng.randint(1, 8))} {canary} {some_words(rng, rng.randint(1, 8))}"
+            before, behind = (some_words(rng, rng.randint(1, 8)) for _ in range(2))
+            content = f"Repeat exactly: {before} {canary} {behind}"
         else:
             city = CITIES[i // 3 % len(CITIES)]
             canary = city

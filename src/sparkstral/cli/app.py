@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sparkstral.cli import chat, eval_demo, inspect, serve
+from sparkstral.cli import bench, bench_load, chat, eval_demo, inspect, serve
 from sparkstral.errors import ConfigError, SparkstralError
 
 app = typer.Typer(
@@ -40,6 +40,8 @@ def _options(
 
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
+app.command("verify")(bench.verify)
+app.command("tune")(bench.tune)
 
 inspect_app = typer.Typer(help="Look into a checkpoint or at what the model sees.", no_args_is_help=True)
 inspect_app.command("checkpoint")(inspect.checkpoint)
@@ -49,6 +51,17 @@ app.add_typer(inspect_app, name="inspect")
 eval_app = typer.Typer(help="Measure what the model can do.", no_args_is_help=True)
 eval_app.command("demo")(eval_demo.demo)
 app.add_typer(eval_app, name="eval")
+
+kernels_app = typer.Typer(help="The kernels' compiled forms.", no_args_is_help=True)
+kernels_app.command("build")(bench.build)
+app.add_typer(kernels_app, name="kernels")
+
+bench_app = typer.Typer(help="Measure, project, compare.", no_args_is_help=True)
+for command in (
+    bench.kernels, bench.engine, bench.load, bench_load.serve, bench_load.soak, bench.project, bench.compare,
+):  # fmt: skip
+    bench_app.command(command.__name__)(command)
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

@@ -41,6 +41,7 @@ def chat(
     max_tokens: Annotated[int | None, typer.Option(min=1)] = None,
     as_json: options.AsJson = False,
     device: options.DeviceChoice = options.Device.auto,
+    kernels: options.KernelsChoice = options.Kernels.auto,
 ) -> None:
     """Talk to the model. With a QUESTION, or with text piped in, answers once and exits."""
     if effort not in ("none", "high"):
@@ -75,7 +76,7 @@ def chat(
     if url is not None:
         talk(url)
     else:
-        with local_server(options.engine_config(resolve_model(model), device=device)) as server_url:
+        with local_server(options.engine_config(resolve_model(model), device=device, kernels=kernels)) as server_url:
             talk(server_url)
 
 

@@ -32,6 +32,7 @@ def demo(
     concurrency: Annotated[int, typer.Option(min=1, max=256)] = 16,
     misses: Annotated[int, typer.Option(min=0, help="How many wrong answers to show.")] = 10,
     device: options.DeviceChoice = options.Device.auto,
+    kernels: options.KernelsChoice = options.Kernels.auto,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask held-out questions of every skill and compare with the bars. Exit code 1 when a bar is missed."""
@@ -66,7 +67,7 @@ def demo(
     if url is not None:
         result = run(url)
     else:
-        with local_server(options.engine_config(resolve_model(model), device=device)) as server_url:
+        with local_server(options.engine_config(resolve_model(model), device=device, kernels=kernels)) as server_url:
             result = run(server_url)
     if as_json:
         document = dataclasses.asdict(result)

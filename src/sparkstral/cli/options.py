@@ -43,6 +43,16 @@ class Device(StrEnum):
 
 DeviceChoice = Annotated[Device, typer.Option("--device", help="Where to compute.")]
 
+
+class Kernels(StrEnum):
+    auto = "auto"
+    reference = "reference"
+
+
+KernelsChoice = Annotated[
+    Kernels, typer.Option("--kernels", help="On a GPU: its own kernels, or plain PyTorch, slow and large.")
+]
+
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(GiB|MiB|KiB|GB|MB|KB|G|M|K|B)?$", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "k": KiB, "m": MiB, "g": GiB}
 _DECIMAL_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -60,6 +70,7 @@ def engine_config(
     model_path: Path,
     *,
     device: Device = Device.auto,
+    kernels: Kernels = Kernels.auto,
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
@@ -77,6 +88,7 @@ def engine_config(
     return EngineConfig(
         model_path=model_path,
         device=device.value,
+        kernels=kernels.value,
         max_model_len=max_model_len,
         max_slowdown=max_slowdown or None,
         **{name: value for name, value in given.items() if value is not None},

@@ -54,6 +54,7 @@ def serve(
     max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     kv_memory: options.KvMemory = None,
     device: options.DeviceChoice = options.Device.auto,
+    kernels: options.KernelsChoice = options.Kernels.auto,
     threads: options.Threads = None,
     drain_s: Annotated[
         float, typer.Option(min=0, help="Seconds that answers under way have to end after SIGTERM or Ctrl-C.")
@@ -66,6 +67,7 @@ def serve(
     engine_config = options.engine_config(
         resolve_model(model),
         device=device,
+        kernels=kernels,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,

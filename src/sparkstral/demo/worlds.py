@@ -33,7 +33,7 @@ _DOCUMENTED = frozenset(
     """.split()
 ) | {"37 45", "2 2", "12 30", "1 10 False", "1 5 False"}
 _HELD_OUT_ONE_IN = 10
-_GLUED_SHARE = 0.35
+_GLUED_SHARE = 0.2
 
 T = TypeVar("T")
 
@@ -171,7 +171,7 @@ def held_out_anywhere(text: str) -> bool:
 def coined_word(rng: random.Random, split: Split, max_syllables: int = 3) -> str:
     """A pronounceable word that no dictionary holds; in training half of them are glued words."""
     while True:
-        if split is Split.TRAIN and rng.random() < 0.5:
+        if split is Split.TRAIN and rng.random() < 0.4:
             made = glued_word(rng)
         else:
             count = 2 if rng.random() < 0.7 else between(rng, 1, max_syllables)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -20,10 +21,11 @@ from sparkstral.checkpoint.locate import locate_tokenizer
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.config import EngineConfig
-from sparkstral.engine.core import EngineCore
+from sparkstral.engine.core import EngineCore, Runner
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import FromEngine
 from sparkstral.errors import ConfigError, SparkstralError
+from sparkstral.kernels.select import select_kernels
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.memory.lines import PlanLine
@@ -41,6 +43,9 @@ from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.structured.vocabulary import build_grammar_tokenizer, read_vocabulary
 from sparkstral.types import EngineInfo, EnginePhase
 from sparkstral.units import format_bytes
+
+if TYPE_CHECKING:
+    from sparkstral.engine.build_fast import FastParts
 
 logger = logging.getLogger(__name__)
 
@@ -67,25 +72,32 @@ def build_engine(
     device = choose_device(config.device)
     # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    kernels = select_kernels(config.kernels, device)
     load_plan = plan_load(config.model_path)
     model_config = load_plan.config
-    memory_plan = plan_memory(config, load_plan, device, dtype).require()
+    fast: FastParts | None = None
+    if kernels is not None:
+        from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
+
+        fast = FastParts(config, load_plan, kernels, device, dtype)
+    memory_plan = plan_memory(config, load_plan, device, dtype, fast).require()
     logger.info("memory plan:\n%s", memory_plan.table())
     vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
     grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
 
-    def show_progress(progress: LoadProgress) -> None:
+    def check_running() -> None:
         if inbox.is_closing:
             raise StoppedError("The engine was stopped while it was loading.")
+
+    def show_progress(progress: LoadProgress) -> None:
+        check_running()
         done, total = format_bytes(progress.bytes_done), format_bytes(progress.bytes_total)
         report(EnginePhase.LOADING, progress.bytes_done / max(1, progress.bytes_total), f"{done} of {total}")
 
-    _, weights = load_planned(load_plan, device, show_progress)
-    model = Mistral4(model_config, weights, device, dtype)
-    del weights  # the model has its own form of them
-    latent_pool = allocate_latent_pool(
-        model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
-    )
+    def show_warm_up(progress: float, detail: str) -> None:
+        check_running()
+        report(EnginePhase.WARMING_UP, progress, detail)
+
     grammars = GrammarCompiler(partial(CompiledGrammar, grammar_tokenizer), wake=inbox.wake)
     cache = KvCacheManager(memory_plan.num_blocks, config.block_size_tokens)
     scheduler = Scheduler(
@@ -98,7 +110,27 @@ def build_engine(
         ),
         cache,
     )
-    runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+    runner: Runner
+    with ExitStack() as on_failure:
+        if fast is not None:
+            on_failure.callback(fast.close)
+            fast.start_compiling(memory_plan.max_model_len)
+        _, weights = load_planned(load_plan, device, show_progress)
+        if fast is not None:
+            fast_runner = fast.make_runner(
+                weights, memory_plan.num_blocks, memory_plan.max_model_len, grammars.compiled
+            )
+            del weights  # the model has taken them over
+            fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
+            runner = fast_runner
+        else:
+            model = Mistral4(model_config, weights, device, dtype)
+            del weights  # the model has its own form of them
+            latent_pool = allocate_latent_pool(
+                model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
+            )
+            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+        on_failure.pop_all()
     info = EngineInfo(
         max_model_len=memory_plan.max_model_len,
         block_size_tokens=config.block_size_tokens,
@@ -125,9 +157,25 @@ def describe_device(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
 
-def plan_memory(config: EngineConfig, load_plan: LoadPlan, device: torch.device, dtype: torch.dtype) -> MemoryPlan:
+def plan_memory(
+    config: EngineConfig,
+    load_plan: LoadPlan,
+    device: torch.device,
+    dtype: torch.dtype,
+    fast: FastParts | None = None,
+) -> MemoryPlan:
     """The memory that `config` asks for, from the checkpoint's headers alone."""
     model_config = load_plan.config
+    layout = KvLayout(
+        num_layers=model_config.num_hidden_layers,
+        latent_width=LATENT_WIDTH,
+        dtype_bytes=dtype.itemsize,
+        block_size_tokens=config.block_size_tokens,
+    )
+    if fast is not None:
+        held, of_kernels = fast.held_lines(), fast.workspace
+        asked = PlanRequest(held, of_kernels, layout, config.max_model_len, config.kv_memory_bytes)
+        return draw_plan(asked, available_memory(device))
     num_parameters = sum(
         math.prod(buffer.shape) * (2 if buffer.part is Part.PACKED else 1)
         for buffer in load_plan.buffers
@@ -142,12 +190,6 @@ def plan_memory(config: EngineConfig, load_plan: LoadPlan, device: torch.device,
         dtype_bytes=dtype.itemsize,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_num_seqs=config.max_num_seqs,
-    )
-    layout = KvLayout(
-        num_layers=model_config.num_hidden_layers,
-        latent_width=LATENT_WIDTH,
-        dtype_bytes=dtype.itemsize,
-        block_size_tokens=config.block_size_tokens,
     )
     request = PlanRequest(weights, workspace, layout, config.max_model_len, config.kv_memory_bytes)
     return draw_plan(request, available_memory(device))

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import Abort, FromEngine, Outputs, Shutdown, Submit
@@ -29,6 +30,7 @@ from sparkstral.types import (
 )
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 HEARTBEAT_S = 1.0  # an idle engine says that it lives; who listens may worry after a few of these
 WARM_UP_REQUEST = GenerationRequest("warm-up", (1,), SamplingParams(max_tokens=1, temperature=0, stop_token_ids=()))
@@ -36,6 +38,22 @@ WARM_UP_REQUEST = GenerationRequest("warm-up", (1,), SamplingParams(max_tokens=1
 
 class Runner(Protocol):
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput: ...
+
+
+@runtime_checkable
+class OverlappingRunner(Protocol):
+    """A runner that computes while the next step is planned: then two steps are in flight."""
+
+    def submit(self, step: SchedulerOutput) -> Any: ...
+
+    def collect(self, pending: Any) -> ModelRunnerOutput: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Submitted:
+    step: SchedulerOutput
+    pending: Any  # the runner's; None: it could not be launched
+    begin_s: float  # of time.perf_counter
 
 
 class EngineCore:
@@ -54,6 +72,9 @@ class EngineCore:
         self._grammars = grammars
         self._inbox = inbox
         self._send = send
+        self._overlapping = runner if isinstance(runner, OverlappingRunner) else None
+        self._submitted: _Submitted | None = None  # the step in flight, of an overlapping runner
+        self._device_free_s = 0.0  # when it ended the last step that was collected
         self._outputs: list[TokenOutput] = []
         self._waiting_for_grammar: dict[str, tuple[GenerationRequest, Compilation]] = {}
         # Holding a grammar keeps it from being forgotten while its request may still be preempted and resumed.
@@ -73,7 +94,7 @@ class EngineCore:
         while True:
             next_poll_s = self._grammars.poll()
             self._admit_compiled()
-            if self._outputs or self._scheduler.has_work:
+            if self._outputs or self._has_work:
                 wait_s = 0.0
             else:
                 wait_s = HEARTBEAT_S if next_poll_s is None else min(HEARTBEAT_S, next_poll_s)
@@ -85,9 +106,13 @@ class EngineCore:
                         self._abort(request_id)
                     case Shutdown():
                         return
-            if self._scheduler.has_work:
+            if self._has_work:
                 self._step()
             self._flush()
+
+    @property
+    def _has_work(self) -> bool:
+        return self._scheduler.has_work or self._submitted is not None
 
     def _submit(self, request: GenerationRequest) -> None:
         if request.grammar is None:
@@ -129,20 +154,41 @@ class EngineCore:
             self._outputs.append(output)
 
     def _step(self) -> None:
+        if self._overlapping is not None:
+            self._overlapped_step(self._overlapping)
+            return
         step = self._scheduler.schedule()
         begin_s = time.perf_counter()
+        result = self._guarded(step, lambda: self._runner.execute(step))
+        self._scheduler.took(step, time.perf_counter() - begin_s)
+        self._outputs.extend(self._scheduler.update(step, result or _failed(step)))
+
+    def _overlapped_step(self, runner: OverlappingRunner) -> None:
+        """Launch the step after the one in flight, then take in the latter's tokens."""
+        current = self._submitted or self._submit_step(runner, self._scheduler.schedule())
+        ahead = None if current.pending is None else self._scheduler.schedule_ahead()
+        self._submitted = None if ahead is None else self._submit_step(runner, ahead)
+        step, pending = current.step, current.pending
+        result = None if pending is None else self._guarded(step, lambda: runner.collect(pending))
+        now_s = time.perf_counter()
+        self._scheduler.took(step, now_s - max(current.begin_s, self._device_free_s))
+        self._device_free_s = now_s
+        self._outputs.extend(self._scheduler.update(step, result or _failed(step)))
+
+    def _submit_step(self, runner: OverlappingRunner, step: SchedulerOutput) -> _Submitted:
+        begin_s = time.perf_counter()
+        return _Submitted(step, self._guarded(step, lambda: runner.submit(step)), begin_s)
+
+    def _guarded(self, step: SchedulerOutput, work: Callable[[], _T]) -> _T | None:
+        """The result of `work`, or None if it raised: the device works on, so only those whose step this was have lost
+        something. What is to be read in an exception (paths, addresses) is for the log alone."""
         try:
-            result = self._runner.execute(step)
+            return work()
         except DeviceError:
             raise
         except Exception:
-            # The device works on, so only those whose step this was have lost something. What is to be read in an
-            # exception (paths, addresses) is for the log alone.
             logger.exception("step %d failed", step.step)
-            failure = Failure("internal", "A step of the model failed; the server's log says why. Try again.")
-            result = ModelRunnerOutput({}, {request.request_id: failure for request in step.scheduled})
-        self._scheduler.took(step, time.perf_counter() - begin_s)
-        self._outputs.extend(self._scheduler.update(step, result))
+            return None
 
     def _flush(self) -> None:
         for output in self._outputs:
@@ -150,3 +196,8 @@ class EngineCore:
                 self._grammars_in_use.pop(output.request_id, None)
         self._send(Outputs(tuple(self._outputs), self._scheduler.stats()))
         self._outputs.clear()
+
+
+def _failed(step: SchedulerOutput) -> ModelRunnerOutput:
+    failure = Failure("internal", "A step of the model failed; the server's log says why. Try again.")
+    return ModelRunnerOutput({}, {request.request_id: failure for request in step.scheduled})

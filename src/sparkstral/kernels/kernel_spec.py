@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+DEFAULT_STAGES = 3  # Triton's, of a launch that names none
+
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
@@ -17,7 +19,7 @@ class KernelSpec:
 
     name: str
     function: Any  # a triton.JITFunction
-    signature: Mapping[str, str]  # of the arguments that are no constants: "*bf16", "i32", ...
+    signature: Mapping[str, str]  # of what is no constant: "*bf16", "i32", "i32:16" (multiples of 16), ...
     constants: Mapping[str, int | bool | float]
     num_warps: int
     num_stages: int = 1

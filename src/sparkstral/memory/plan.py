@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sparkstral.errors import ConfigError, MemoryPlanError
 from sparkstral.kv_cache.layout import KvLayout, capacity_tokens, num_blocks_for
+from sparkstral.memory.fast_workspace import FastWorkspace
 from sparkstral.memory.lines import PlanLine
 from sparkstral.memory.probe import AvailableMemory
 from sparkstral.memory.workspace import Workspace
@@ -40,7 +41,7 @@ class PlanRequest:
     """What is to be held. None leaves the choice to the plan."""
 
     fixed: tuple[PlanLine, ...]  # weights by class as the engine holds them, and what else no length changes
-    workspace: Workspace
+    workspace: Workspace | FastWorkspace
     layout: KvLayout
     max_model_len: int | None = None
     kv_memory_bytes: int | None = None

@@ -36,7 +36,7 @@ class Workspace:
     max_num_batched_tokens: int
     max_num_seqs: int
 
-    def lines(self, max_model_len: int) -> tuple[PlanLine, PlanLine]:
+    def lines(self, max_model_len: int) -> tuple[PlanLine, ...]:
         """Activations and logits, with a longest request of `max_model_len` tokens."""
         num_tokens = self.max_num_batched_tokens
         activation_bytes = self._residual_bytes() + max(

@@ -21,7 +21,7 @@ from sparkstral.kernels import sampling
 from sparkstral.types import Failure, SamplingParams
 
 _TINY = torch.finfo(torch.float32).tiny
-_FAILURES = {
+FAILURES = {
     sampling.NOT_FINITE: Failure("numerics", "The model's output for this request was not a finite number."),
     sampling.NOTHING_ALLOWED: Failure("grammar", "The request's constraints leave no token that could come next."),
 }
@@ -49,6 +49,11 @@ def draw_uniform(seed: int, position: int) -> float:
     return (int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little") >> 11) * 2.0**-53
 
 
+def divisor(params: SamplingParams) -> float:
+    """The temperature, or 0 for greedy: what float32 cannot hold in full precision is as good, and must not divide."""
+    return params.temperature if params.temperature >= _TINY else 0.0
+
+
 def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | Failure]:
     """Choose a token for each row.
 
@@ -62,8 +67,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | Failure]:
 
     token_ids, status = sampling.sample(
         logits,
-        # What float32 cannot hold in full precision is as good as greedy, and must not divide.
-        column([t if (t := row.params.temperature) >= _TINY else 0.0 for row in rows], torch.float32),
+        column([divisor(row.params) for row in rows], torch.float32),
         column([row.params.top_k for row in rows], torch.int32),
         column([row.params.top_p for row in rows], torch.float64),
         column([row.params.min_p for row in rows], torch.float32),
@@ -72,7 +76,7 @@ def sample(logits: Tensor, rows: Sequence[SamplingRow]) -> list[int | Failure]:
         mask_rows.to(logits.device),
     )
     return [
-        _FAILURES[code] if code else token_id
+        FAILURES[code] if code else token_id
         for token_id, code in zip(token_ids.tolist(), status.tolist(), strict=True)
     ]
 
@@ -82,15 +86,20 @@ def _constraints(rows: Sequence[SamplingRow], vocab_size: int) -> tuple[Tensor, 
     masks: list[NDArray[np.int32]] = []
     mask_rows = []
     for row in rows:
-        banned = row.params.banned_token_ids
-        if row.bitmask is None and not banned:
+        if row.bitmask is None and not row.params.banned_token_ids:
             mask_rows.append(-1)
             continue
-        words = (vocab_size + 31) // 32
-        mask = np.full(words, -1, dtype=np.int32) if row.bitmask is None else row.bitmask.copy()
-        for token_id in banned:
-            mask.view(np.uint32)[token_id // 32] &= 0xFFFF_FFFF ^ (1 << token_id % 32)
+        mask = np.empty((vocab_size + 31) // 32, dtype=np.int32)
+        fill_mask(mask, row.bitmask, row.params)
         mask_rows.append(len(masks))
         masks.append(mask)
     stacked = np.stack(masks) if masks else np.empty((0, 0), dtype=np.int32)
     return torch.from_numpy(stacked), torch.tensor(mask_rows, dtype=torch.int32)
+
+
+def fill_mask(out: NDArray[np.int32], bitmask: NDArray[np.int32] | None, params: SamplingParams) -> None:
+    """Write what a row may say into `out` [ceil(V / 32)]: what `bitmask` allows (None: all), less what is banned."""
+    out[:] = -1 if bitmask is None else bitmask
+    words = out.view(np.uint32)
+    for token_id in params.banned_token_ids:
+        words[token_id // 32] &= 0xFFFF_FFFF ^ (1 << token_id % 32)

@@ -76,7 +76,8 @@ class Pacer:
             return
         if num_prompt_tokens == 0:
             before = self._decode_s.get(num_decoding, seconds)
-            self._decode_s[num_decoding] = before + NEW_WEIGHT * (seconds - before)
+            weight = NEW_WEIGHT if seconds > before else 2 * NEW_WEIGHT  # a slow one tells more of its machine's others
+            self._decode_s[num_decoding] = before + weight * (seconds - before)
             self._num_mixed_steps = 0
             return
         self._num_mixed_steps += 1

@@ -4,24 +4,27 @@ Owns the life of every request from `add` to its one terminal output; must not k
 There is no prefill phase and no decode phase: in each step a request's num_computed_tokens catches up with
 its tokens.
 
-Order of a call sequence: `schedule` and `update` alternate, with one step in flight at most; `add` and
-`abort` may come at any time, in the same thread. A request that ends while its step is in flight is told so
-at once, and its blocks are given back in the `update` of that step, for the device may be writing to them
-until then. When steps come to overlap, that rule stays: a block is free after the last step that was planned
-with it.
+Order of a call sequence: `schedule` and `update` alternate; between them `schedule_ahead` may plan the step
+after the one in flight, which `update` then takes in as the next. `add` and `abort` may come at any time, in
+the same thread. A request that ends while steps with it are in flight is told so at once, and its blocks are
+given back in the `update` of the last of them, for the device may be writing to them until then.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections import deque
+from dataclasses import dataclass
 
 from sparkstral.errors import ConfigError
+from sparkstral.kv_cache.layout import num_blocks_for
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.scheduler import policy
 from sparkstral.scheduler.budgets import SchedulerConfig, share_prefill
 from sparkstral.scheduler.pacing import Pacer
 from sparkstral.scheduler.request import Request, RequestStatus
 from sparkstral.types import (
+    UNSEEN,
     EngineStats,
     Failure,
     FinishReason,
@@ -36,6 +39,16 @@ from sparkstral.types import (
 
 def _arrival(request: Request) -> int:
     return request.arrival
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A step that was planned and not taken in."""
+
+    step: int
+    requests: list[Request]  # row by row
+    rows: tuple[ScheduledRequest, ...]
+    is_assumed: bool = False  # each of its requests counts as computed, with an UNSEEN token behind
 
 
 class Scheduler:
@@ -54,7 +67,7 @@ class Scheduler:
         self._requests: dict[str, Request] = {}  # those without a terminal output
         self._waiting: list[Request] = []  # by arrival
         self._running: list[Request] = []  # by arrival
-        self._in_flight: list[Request] | None = None  # row by row those of the step that was planned last
+        self._in_flight: deque[_Flight] = deque()  # two at most, the second planned ahead
         self._forgotten_ids: list[str] = []  # finished, and the runner was not told
         self._step = 0
         self._num_arrivals = 0
@@ -117,9 +130,8 @@ class Scheduler:
 
         The runner forgets `finished_request_ids` before it learns `new_requests`: an id may stand in both.
         """
-        if self._in_flight is not None:
+        if self._in_flight:
             raise RuntimeError(f"step {self._step} is in flight; schedule and update alternate")
-        self._step += 1
         preempted = self._grow_running()
         if self._waiting and not preempted:
             self._admit_waiting()
@@ -148,25 +160,72 @@ class Scheduler:
                         request.request_id, request.sampling, request.grammar, request.output_token_ids
                     )
                 )
-        self._in_flight = in_flight
+        return self._launch(rows, in_flight, new_requests)
+
+    def schedule_ahead(self) -> SchedulerOutput | None:
+        """Plan the step after the only one in flight, before its tokens are known: one UNSEEN token of each
+        request that goes on, whatever it will be. A request that its token ends computes one token in vain.
+
+        None where the next plan depends on what comes of this step, or on more than its lengths: a prompt that is not
+        through, a request that could be admitted, a grammar, or too few blocks; then `update` and `schedule` follow."""
+        if len(self._in_flight) != 1:
+            return None
+        if self._waiting and len(self._running) < self._config.max_num_seqs:
+            return None
+        (flight,) = self._in_flight
+        alive = [request for request in flight.requests if request.status is not RequestStatus.FINISHED]
+        if len(alive) != len(self._running) or not all(row.samples for row in flight.rows):
+            return None
+        if any(request.grammar is not None for request in alive):
+            return None
+        going_on = [request for request in self._running if len(request.token_ids) + 1 < request.max_total_tokens]
+        block_size, cache = self._cache.block_size_tokens, self._cache
+        num_missing = sum(
+            max(0, num_blocks_for(len(request.token_ids) + 1, block_size) - len(request.table.block_ids))
+            for request in going_on
+        )
+        if not going_on or num_missing > cache.num_free_blocks:
+            return None
+        for request in alive:
+            request.num_computed_tokens = len(request.token_ids)
+            request.token_ids.append(UNSEEN)
+        flight.is_assumed = True
+        rows = []
+        for request in going_on:
+            cache.grow(request.table, len(request.token_ids))
+            rows.append(
+                ScheduledRequest(
+                    request.request_id, (UNSEEN,), request.num_computed_tokens, request.table.as_tuple(), True
+                )
+            )
+        return self._launch(rows, going_on, [])
+
+    def _launch(
+        self, rows: list[ScheduledRequest], requests: list[Request], new_requests: list[NewRequest]
+    ) -> SchedulerOutput:
+        self._step += 1
+        self._in_flight.append(_Flight(self._step, requests, tuple(rows)))
         finished_request_ids = tuple(self._forgotten_ids)
         self._forgotten_ids.clear()
         return SchedulerOutput(self._step, tuple(rows), tuple(new_requests), finished_request_ids)
 
     def update(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[TokenOutput]:
-        """Take in what the step gave: tokens, ends, failures of single rows. `output` is the step in
+        """Take in what the step gave: tokens, ends, failures of single rows. `output` is the oldest step in
         flight."""
-        if self._in_flight is None or output.step != self._step:
-            raise ValueError(f"step {output.step} is not in flight")
-        in_flight, self._in_flight = self._in_flight, None
+        if not self._in_flight or output.step != self._in_flight[0].step:
+            raise ValueError(f"step {output.step} is not in flight, or not the oldest")
+        flight = self._in_flight.popleft()
         outputs: list[TokenOutput] = []
         cache = self._cache
         sampled, failures = result.sampled, result.failures
-        for request, row in zip(in_flight, output.scheduled, strict=True):
+        for request, row in zip(flight.requests, output.scheduled, strict=True):
             request_id = request.request_id
             if request.status is RequestStatus.FINISHED:
-                cache.release(request.table)
+                if not self._is_in_flight(request):
+                    cache.release(request.table)
                 continue
+            if flight.is_assumed:
+                request.token_ids.pop()
             if request_id in failures:
                 outputs.append(self._fail(request, failures[request_id]))
                 continue
@@ -335,7 +394,7 @@ class Scheduler:
         request.status = RequestStatus.FINISHED
         del self._requests[request.request_id]
         self._forgotten_ids.append(request.request_id)
-        if self._in_flight is None or request not in self._in_flight:
+        if not self._is_in_flight(request):
             self._cache.release(request.table)
         return TokenOutput(
             request.request_id,
@@ -345,6 +404,9 @@ class Scheduler:
             request.num_prompt_tokens,
             request.num_cached_tokens,
         )
+
+    def _is_in_flight(self, request: Request) -> bool:
+        return any(request in flight.requests for flight in self._in_flight)
 
     def _refusal(self, request: GenerationRequest) -> str | None:
         """Why this request can never be served, or None."""

@@ -217,3 +217,65 @@ def test_an_engine_that_cannot_make_a_token_does_not_start():
     engine = Engine(model=ContextModel(sick_token=1))
     with pytest.raises(SparkstralError, match="not a finite number"):
         engine.core.warm_up()
+
+
+# ---- steps in flight: the next is launched before the last one's tokens are known ----------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_overlapped_equals_one_after_the_other(temperature: float):
+    requests = [request(f"r{i}", [i + 1, 9, 9], max_tokens=5 + i, temperature=temperature) for i in range(4)]
+    overlapped, plain = Engine(overlaps=True), Engine()
+    assert overlapped.serve(*requests) == plain.serve(*requests)
+    assert overlapped.ahead is not None
+    assert overlapped.ahead.num_ahead == 7  # of the longest request's 8 tokens all but the first
+    overlapped.assert_all_blocks_are_free()
+
+
+def test_a_stop_token_that_is_seen_late_ends_the_request_all_the_same():
+    reference = greedy_continuation([5, 6], 4)
+    engine = Engine(overlaps=True)
+    assert engine.serve(request("r", [5, 6], stop=(reference[2],)))["r"] == reference[:3]
+    assert engine.last("r").finish_reason is FinishReason.STOP
+    engine.assert_all_blocks_are_free()
+
+
+def test_a_grammar_is_never_overlapped():
+    engine = Engine(overlaps=True)
+    answers = engine.serve(request("g", [1], grammar='start: "abcdefgh"', max_tokens=8))
+    assert bytes(token - 40 for token in answers["g"]) == b"abcdefgh"
+    assert engine.ahead is not None
+    assert engine.ahead.num_ahead == 0
+
+
+def test_a_step_that_fails_costs_its_own_requests_alone(caplog: pytest.LogCaptureFixture):
+    engine = Engine(overlaps=True)
+
+    def fail_once(_: Outputs) -> None:
+        if len(engine.outputs["r"]) == 3:
+            engine.model.error = RuntimeError("a defect")
+            engine.on_outputs = lambda _: None
+
+    engine.on_outputs = fail_once
+    engine.serve(request("r", [1, 2], max_tokens=20))
+    failure = engine.last("r").failure
+    assert failure is not None
+    assert failure.code == "internal"
+    assert "a defect" in caplog.text
+    assert engine.serve(request("later", [7]))["later"] == greedy_continuation([7], 8)
+    engine.assert_all_blocks_are_free()
+
+
+def test_an_overlapped_engine_ends_a_request_that_its_client_leaves():
+    engine = Engine(overlaps=True)
+
+    def leave(_: Outputs) -> None:
+        if len(engine.outputs.get("r", ())) == 3:
+            engine.put(Abort("r"))
+
+    engine.on_outputs = leave
+    engine.serve(request("r", [1, 2], max_tokens=50), request("s", [4], max_tokens=12))
+    assert engine.tokens("r") == greedy_continuation([1, 2], len(engine.tokens("r")))
+    assert engine.last("r").finish_reason is FinishReason.ABORTED
+    assert engine.tokens("s") == greedy_continuation([4], 12)
+    engine.assert_all_blocks_are_free()

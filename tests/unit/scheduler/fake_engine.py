@@ -18,6 +18,7 @@ from sparkstral.kv_cache.prefix_index import Digest, digest_256
 from sparkstral.scheduler.budgets import SchedulerConfig
 from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.types import (
+    UNSEEN,
     Failure,
     GenerationRequest,
     ModelRunnerOutput,
@@ -88,6 +89,7 @@ class FakeEngine:
         self.scheduler = Scheduler(config, self.cache)
         self.slots: list[tuple[str, int] | None] = [None] * (self.num_blocks * self.block_size_tokens)
         self.num_computed_by_step: list[dict[str, int]] = []
+        self.last_sampled: Mapping[str, tuple[int, ...]] = {}
 
     def add(self, request: GenerationRequest) -> TokenOutput | None:
         refusal = self.scheduler.add(request)
@@ -130,6 +132,12 @@ class FakeEngine:
         for new in plan.new_requests:
             self.known_to_runner[new.request_id] = new.output_token_ids
         written: set[int] = set()
+        # A row of a step that was planned ahead, whose token never came: it ended meanwhile, and computes in vain.
+        in_vain = {
+            row.request_id
+            for row in plan.scheduled
+            if row.token_ids == (UNSEEN,) and row.request_id not in self.last_sampled
+        }
         for row in plan.scheduled:
             assert row.request_id in self.known_to_runner
             assert row.token_ids
@@ -138,21 +146,24 @@ class FakeEngine:
                 assert slot >= self.block_size_tokens, "the null block is nobody's"
                 assert slot not in written, "two rows write one slot"
                 written.add(slot)
-                if row.request_id in failures:
+                if row.request_id in failures or row.request_id in in_vain:
                     token_id = POISON
                 elif row.request_id in silently_sick:
                     token_id = SILENT_POISON
+                elif token_id == UNSEEN:
+                    (token_id,) = self.last_sampled[row.request_id]
                 self.slots[slot] = (self.salts[row.request_id], token_id)
         sampled = {}
         failures = dict(failures)
         for row in plan.scheduled:
-            if row.samples and row.request_id not in failures:
+            if row.samples and row.request_id not in failures and row.request_id not in in_vain:
                 history = self._history(row)
                 if SILENT_POISON in history:
                     failures[row.request_id] = NAN
                 else:
                     sampled[row.request_id] = (next_token(history),)
         self.num_computed_by_step.append({row.request_id: len(row.token_ids) for row in plan.scheduled})
+        self.last_sampled = sampled
         return ModelRunnerOutput(sampled, failures)
 
     def _history(self, row: ScheduledRequest) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ before."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from statistics import median
 from time import thread_time
 
@@ -14,7 +15,7 @@ from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.scheduler import policy
 from sparkstral.scheduler.budgets import SchedulerConfig
 from sparkstral.scheduler.scheduler import Scheduler
-from sparkstral.types import Failure, FinishReason, GenerationRequest, ModelRunnerOutput
+from sparkstral.types import UNSEEN, Failure, FinishReason, GenerationRequest, GrammarSpec, ModelRunnerOutput
 from tests.unit.scheduler.fake_engine import (
     NAN,
     VOCAB_SIZE,
@@ -469,3 +470,58 @@ def test_a_step_of_32_decodes_costs_little() -> None:
         if len(result.sampled) == 32:
             seconds.append(planned - begin + thread_time() - executed)
     assert median(seconds) < 600e-6
+
+
+# ---- a step planned ahead -------------------------------------------------------------------------------------------
+
+
+def test_what_is_planned_ahead_is_one_unseen_token_of_each_request_that_goes_on() -> None:
+    engine = FakeEngine()
+    engine.add(make_request("a", range(3)))
+    engine.add(make_request("b", range(4), max_tokens=1))  # ends with the step in flight, whatever its token is
+    plan = engine.scheduler.schedule()
+    ahead = engine.scheduler.schedule_ahead()
+    assert ahead is not None
+    (row,) = ahead.scheduled
+    assert (row.request_id, row.token_ids, row.num_computed_tokens, row.samples) == ("a", (UNSEEN,), 3, True)
+    assert engine.scheduler.schedule_ahead() is None  # two are in flight
+    with pytest.raises(ValueError, match="not the oldest"):
+        engine.scheduler.update(ahead, ModelRunnerOutput({}))
+    engine.finish(plan, engine.execute(plan))
+    engine.finish(ahead, engine.execute(ahead))
+    engine.run()
+    assert engine.tokens("a") == uninterrupted(make_request("a", range(3)), 64)
+    assert len(engine.tokens("b")) == 1
+
+
+@pytest.mark.parametrize(
+    "reason", ["nothing in flight", "a prompt goes on", "a place is free", "a grammar", "no block"]
+)
+def test_nothing_is_planned_ahead_where(reason: str) -> None:
+    engine = FakeEngine(num_blocks=4 if reason == "no block" else 64, max_model_len=12, max_num_batched_tokens=8)
+    a = make_request("a", range(9 if reason == "a prompt goes on" else 4), max_tokens=3)
+    if reason == "no block":  # both requests need one, and one is free
+        engine.add(make_request("b", range(10, 14), max_tokens=3))
+    if reason == "a grammar":
+        a = replace(a, grammar=GrammarSpec("start"))
+    engine.add(a)
+    if reason != "nothing in flight":
+        plan = engine.scheduler.schedule()
+        assert len(plan.scheduled) == (2 if reason == "no block" else 1)
+    if reason == "a place is free":
+        engine.add(make_request("late", [1]))
+    assert engine.scheduler.schedule_ahead() is None
+
+
+def test_blocks_come_back_with_the_last_step_in_flight() -> None:
+    engine = FakeEngine()
+    engine.add(make_request("a", range(9)))
+    plan = engine.scheduler.schedule()
+    ahead = engine.scheduler.schedule_ahead()
+    assert ahead is not None
+    engine.abort("a")
+    in_use = engine.scheduler.stats().num_free_blocks
+    engine.finish(plan, engine.execute(plan))
+    assert engine.scheduler.stats().num_free_blocks == in_use
+    engine.finish(ahead, engine.execute(ahead))
+    assert engine.scheduler.stats().num_free_blocks == 63

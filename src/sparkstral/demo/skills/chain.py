@@ -13,7 +13,7 @@ from sparkstral.demo.toolbox import OfferedTool, define
 from sparkstral.demo.wording import fill
 from sparkstral.demo.worlds import Split, choose
 
-LABELS = ("files", "missing", "error")
+LABELS = ("files", "error")
 
 _ASK_KEY = (
     "What is the {k} in the {t} file in {f}?", "Look in {f}: what is the {k} in the {t} file?",
@@ -67,12 +67,12 @@ def _names(rng: random.Random, split: Split, topic: str) -> tuple[list[str], str
     """File names of which exactly one holds the topic."""
     wanted = f"{topic}.{choose(rng, words.FILE_EXTENSIONS)}"
     roll = rng.random()
-    if roll < 0.25:
+    if roll < 0.12:
         wanted = f"{choose(rng, words.FILE_STEMS)}_{wanted}"
-    elif roll < 0.4:
+    elif roll < 0.2:
         wanted = wanted.replace(".", f"_{worlds.between(rng, 1, 2030)}.", 1)
     names = {wanted: None}
-    count = worlds.between(rng, 2, 6)
+    count = worlds.between(rng, 2, 4)
     while len(names) < count:
         name = worlds.file_name(rng, split)
         if topic not in name:
@@ -92,7 +92,7 @@ def _listing_text(rng: random.Random, names: list[str]) -> str:
 
 
 def _content(rng: random.Random, split: Split, key: str, value: str) -> str:
-    others = [other for other in rng.sample(_KEYS, worlds.between(rng, 0, 4)) if other != key]
+    others = [other for other in rng.sample(_KEYS, worlds.between(rng, 0, 3)) if other != key]
     pairs = [(key, value), *((other, _value(rng, split, other)) for other in others)]
     rng.shuffle(pairs)
     roll = rng.random()
@@ -144,10 +144,6 @@ def _file_turn(
             assistant(f"The tool failed: {reason}", "The call failed."),
         ]
     names, wanted = _names(rng, split, topic)
-    if label == "missing":
-        names = [name for name in names if name != wanted]
-        messages += results(first, [_listing_text(rng, names)])
-        return [*messages, assistant(f"There is no {topic} file.", "No name fits.")]
     messages += results(first, [_listing_text(rng, names)])
     second = _call(rng, reader, f"{folder}/{wanted}" if folder else wanted)
     messages.append(second)
@@ -179,6 +175,6 @@ def sample(rng: random.Random, split: Split, label: str = "") -> Conversation:
     definitions = toolbox.offered(rng, [*others, reader])
     messages: list[Message] = []
     for _ in range(1 if label or rng.random() < 0.6 else 2):
-        chosen = label or choose(rng, ("files", "files", "files", "files", "missing", "error"))
+        chosen = label or choose(rng, ("files", "files", "files", "error"))
         messages += _file_turn(rng, split, lister, reader, chosen)
     return Conversation("chain", tuple(messages), definitions, label=label)

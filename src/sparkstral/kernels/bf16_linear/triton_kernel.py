@@ -2,7 +2,8 @@
 
 `_rows_at_once`: a program reads whole rows of the weight into registers in one go and multiplies them with each
 token on the ordinary lanes: no shared memory, no loop over K, 32 KiB in flight a program. Its work grows with the
-tokens; on an H200 the lanes keep up with the bus to about 8.
+tokens: an H200's lanes keep up with its bus at one token (two cost 2 of o's 10 us more), a GB10's to 8, as it has
+0.46 of the lanes and 0.06 of the bus.
 `_tiles`: weight tiles stream through shared memory into the matrix unit, with the weight as its left operand, so
 that 64 rows of it meet 16 or 32 tokens; K is cut into stretches until the device is full.
 """
@@ -17,7 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
+from sparkstral.kernels.prefetch import prefetch_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,12 @@ class LinearConfig:
 
 
 CONFIGS = {
-    # 132 SMs. 16,384 elements are 4 rows of 4,096: 64 registers a thread, 4 programs an SM, 128 KiB in flight where
-    # 4.5 TB/s · 0.8 µs needs 27. A tile of 64 x 128 is 16 KiB: 5 stages keep 64 KiB in flight, 2 programs an SM.
+    # 132 SMs, measured on an H200, 2026-12-02, in us for a, q_b, o. One token: 8,192 elements a program 4.0, 3.3, 9.5;
+    # 16,384 4.1, 3.7, 9.4; tiles 5.7, 3.7, 10.6. Two tokens: 4.7, 4.2, 11.7 against tiles' 5.7, 3.7, 10.7; eight: 9.8,
+    # 10.7, 24.7 against 5.7, 3.8, 10.8. A tile of 64 x 128 is 16 KiB: 5 stages keep 64 KiB in flight, 2 programs an SM;
+    # 3 stages take 14.5 for o.
     (9, 0): LinearConfig(
-        max_fma_tokens=8, fma_elements=16384, fma_num_warps=4,
+        max_fma_tokens=1, fma_elements=8192, fma_num_warps=4,
         rows=64, depth=128, num_warps=4, num_stages=5, num_programs=160, max_parts=8,
     ),
     # 48 SMs and 273 GB/s: 6 KB in flight an SM are enough, and 8,192 elements leave registers for the tokens (16,384
@@ -73,11 +77,8 @@ def _prefetch(weight_ptr, first_row, first_k, K: tl.constexpr, ROWS: tl.constexp
     """Bring the first DEPTH columns of the program's rows to the L2 cache, two requests a row."""
     half = tl.arange(0, 2 * ROWS)
     at = weight_ptr + (first_row + half // 2).to(tl.int64) * K + first_k + (half % 2) * (DEPTH // 2)
-    num_bytes = tl.full([2 * ROWS], DEPTH // 2 * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8), tl.int32)
-    tl.inline_asm_elementwise(
-        "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;",
-        "=r,l,r", [at.to(tl.int64), num_bytes], dtype=tl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+    num_bytes = DEPTH // 2 * (weight_ptr.dtype.element_ty.primitive_bitwidth // 8)
+    prefetch_pieces(at.to(tl.int64), tl.full([2 * ROWS], num_bytes, tl.int32))
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -166,20 +167,25 @@ def specs(config: LinearConfig, *, pdl: bool = True) -> list[KernelSpec]:
     """Both forms for the real model's four weights."""
     found = []
     for name, (n, k) in SHAPES.items():
-        types = {"x_ptr": "*bf16", "weight_ptr": "*bf16", "out_ptr": "*fp32", "num_tokens": "i32"}
+        types = {"x_ptr": "*bf16", "weight_ptr": "*bf16", "num_tokens": "i32"}
+        whole = "*fp32" if name == "head" else "*bf16"
         for tokens in (1, 2, 4, 8):
             if tokens <= config.max_fma_tokens:
                 constants = _fma_constants(config, n, k, tokens, pdl)
                 found.append(
                     KernelSpec(
-                        f"{name}, at once, {tokens} tokens", _rows_at_once, types, constants, config.fma_num_warps
+                        f"{name}, at once, {tokens} tokens", _rows_at_once, {**types, "out_ptr": whole}, constants,
+                        config.fma_num_warps, DEFAULT_STAGES,
                     )
                 )
         for tokens in (16, 32):
-            constants = _tile_constants(config, n, k, num_parts(n, k, config), tokens, pdl)
+            parts = num_parts(n, k, config)
+            constants = _tile_constants(config, n, k, parts, tokens, pdl)
+            out = {"out_ptr": whole if parts == 1 else "*fp32"}
             found.append(
                 KernelSpec(
-                    f"{name}, tiles, {tokens} tokens", _tiles, types, constants, config.num_warps, config.num_stages
+                    f"{name}, tiles, {tokens} tokens", _tiles, {**types, **out}, constants, config.num_warps,
+                    config.num_stages,
                 )
             )
     return found

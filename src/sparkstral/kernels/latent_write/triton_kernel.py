@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.parts import sum_parts
 
 
@@ -106,7 +106,7 @@ def specs(config: LatentWriteConfig, *, pdl: bool = True) -> list[KernelSpec]:
             f"{parts} {dtype} parts", _write_latents,
             {"parts_ptr": f"*{dtype}", "q_norm_ptr": "*bf16", "kv_norm_ptr": "*bf16", "rotation_ptr": "*fp32",
              "slots_ptr": "*i64", "q_ptr": "*bf16", "pool_ptr": "*bf16", "num_tokens": "i32", "eps": "fp32"},
-            _constants(1024, 256, 64, parts, pdl), config.num_warps,
+            _constants(1024, 256, 64, parts, pdl), config.num_warps, DEFAULT_STAGES,
         )
         for parts, dtype in ((1, "bf16"), (1, "fp32"), (4, "fp32"), (8, "fp32"))
     ]  # fmt: skip

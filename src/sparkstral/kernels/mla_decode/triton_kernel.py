@@ -18,9 +18,11 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.parts import sum_parts
+from sparkstral.kernels.prefetch import prefetch
 
+PREFETCH_PIECE = tl.constexpr(8192)  # bytes of a request
 MAX_REQUESTS = 128  # of one launch: their lengths are one vector in a program's registers
 
 
@@ -47,23 +49,30 @@ class DecodeConfig:
     combine_splits: int  # that a program of _combine reads at once
     value_rows: int  # of w_uv that a program of _combine multiplies
     num_warps: int  # of absorb and _combine
+    prefetch_bytes: int = 0  # of the next weight that absorb brings to L2, at most
 
 
 CONFIGS = {
     # 132 SMs, 227 KiB of shared memory. 128 splits: a sequence of 30,000 tokens alone gives 118 programs of 256
-    # tokens; two programs an SM hide each other's waits.
+    # tokens; two programs an SM hide each other's waits. Measured on an H200 on 2026-12-02: 8 sequences of 8,000 tokens
+    # take 75 us in 125 splits each and 50 in 63; combining 32 splits at once instead of 16 brings 30,000 tokens
+    # from 36.7 to 28.9 us, 128 values instead of 64 to 29.9 and 8 x 8,000 from 75 to 60.
+    # absorb to combine leave the bus idle for about 15 us: 16 MiB of o_proj's 32 come to the 50 MB of L2 meanwhile, its
+    # end, as the programs of its start take their rows to registers when combine begins (reasoned, not measured).
     (9, 0): DecodeConfig(
         single=RowTile(rows=32, tokens=64, num_warps=4, num_stages=5),
         several=RowTile(rows=64, tokens=64, num_warps=8, num_stages=5),
         split_tokens=64,
         max_splits=128,
         num_programs=264,
-        combine_splits=16,
-        value_rows=64,
+        combine_splits=32,
+        value_rows=128,
         num_warps=8,
+        prefetch_bytes=16 << 20,
     ),
     # 48 SMs, 99 KiB: tiles of 32 latents (20 KiB) fit three times beside 64 rows of queries. 64 splits at most:
-    # fewer sums to write and read again, and at 273 GB/s an SM needs only 6 KB in flight.
+    # fewer sums to write and read again, and at 273 GB/s an SM needs only 6 KB in flight. No prefetch: what waits in
+    # the registers of o_proj's first programs, 8 MB, is more than the bus brings in the launches before.
     (12, 1): DecodeConfig(
         single=RowTile(rows=32, tokens=32, num_warps=4, num_stages=5),
         several=RowTile(rows=64, tokens=32, num_warps=8, num_stages=3),
@@ -99,9 +108,9 @@ def allocate_workspace(
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _absorb(
-    parts_ptr, rotation_ptr, query_scale_ptr, w_uk_ptr, out_ptr, num_tokens,
+    parts_ptr, rotation_ptr, query_scale_ptr, w_uk_ptr, out_ptr, prefetch_ptr, num_tokens,
     NUM_HEADS: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr, LATENT: tl.constexpr,
-    PARTS: tl.constexpr, TOKENS: tl.constexpr, PDL: tl.constexpr,
+    PARTS: tl.constexpr, TOKENS: tl.constexpr, PREFETCH: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     head = tl.program_id(0)
@@ -109,6 +118,10 @@ def _absorb(
     pair = tl.arange(0, ROPE // 2)
     latent = tl.arange(0, LATENT)
     w_uk = tl.load(w_uk_ptr + (head * NOPE + nope[:, None]) * LATENT + latent[None, :])
+    if PDL and PREFETCH > 0:  # noqa: SIM102 (constants, apart from what is none)
+        if tl.program_id(1) == 0:
+            share = PREFETCH // (prefetch_ptr.dtype.element_ty.primitive_bitwidth // 8)
+            prefetch(prefetch_ptr + head * share, PREFETCH, PREFETCH_PIECE, THREADS)
     wait_for_inputs(PDL)
     dtype = out_ptr.dtype.element_ty
     part_stride = num_tokens * NUM_HEADS * (NOPE + ROPE)
@@ -118,15 +131,16 @@ def _absorb(
             scale = tl.load(query_scale_ptr + token).to(tl.float32)
             q_ptr = parts_ptr + (token * NUM_HEADS + head) * (NOPE + ROPE)
             out = out_ptr + (token * NUM_HEADS + head) * (LATENT + ROPE)
+            # All reads come first: one wait for memory, not two.
             q_nope = sum_parts(q_ptr + nope, part_stride, nope < NOPE, dtype, PARTS)
-            q_nope = (q_nope * scale).to(dtype).to(tl.float32)
-            q_latent = tl.sum(q_nope[:, None] * w_uk.to(tl.float32), axis=0)
-            tl.store(out + latent, q_latent.to(dtype))
             rope_ptr = q_ptr + NOPE + 2 * pair
             even = sum_parts(rope_ptr, part_stride, pair < ROPE // 2, dtype, PARTS)
             odd = sum_parts(rope_ptr + 1, part_stride, pair < ROPE // 2, dtype, PARTS)
             cos = tl.load(rotation_ptr + (token * (ROPE // 2) + pair) * 2)
             sin = tl.load(rotation_ptr + (token * (ROPE // 2) + pair) * 2 + 1)
+            q_nope = (q_nope * scale).to(dtype).to(tl.float32)
+            q_latent = tl.sum(q_nope[:, None] * w_uk.to(tl.float32), axis=0)
+            tl.store(out + latent, q_latent.to(dtype))
             turned_even = (even * cos - odd * sin).to(dtype).to(tl.float32)
             turned_odd = (even * sin + odd * cos).to(dtype).to(tl.float32)
             tl.store(out + LATENT + 2 * pair, (turned_even * scale).to(dtype))
@@ -135,8 +149,21 @@ def _absorb(
 
 @triton.jit
 def _split_size(seq_len, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr):
-    """Tokens of each split of a sequence: of its length alone, so that its result is that of any batch."""
-    return tl.cdiv(tl.maximum(seq_len, 1), SPLIT_TOKENS * MAX_SPLITS) * SPLIT_TOKENS
+    """Tokens of each split of a sequence: of its length alone, so that its result is that of any batch.
+
+    They are doubled once at half of MAX_SPLITS: the sums of many splits cost more than longer walks."""
+    seq_len = tl.maximum(seq_len, 1)
+    doubled = tl.minimum(tl.cdiv(seq_len, SPLIT_TOKENS * (MAX_SPLITS // 2)), 2)
+    return tl.maximum(tl.cdiv(seq_len, SPLIT_TOKENS * MAX_SPLITS), doubled) * SPLIT_TOKENS
+
+
+@triton.jit
+def _find_split(item, requests, seq_lens, num_splits, ends):
+    """(request, its length, split) of an item of the list of all requests' splits; past its end, a length of 0."""
+    request = tl.sum((ends <= item).to(tl.int32), axis=0)
+    chosen = requests == request
+    seq_len = tl.sum(tl.where(chosen, seq_lens, 0), axis=0)
+    return request, seq_len, item - tl.sum(tl.where(chosen, ends - num_splits, 0), axis=0)
 
 
 @triton.jit(do_not_specialize=["num_requests", "table_stride", "max_rows"])
@@ -145,24 +172,34 @@ def _attend_splits(
     num_requests, table_stride, max_rows, scale_log2,
     NUM_HEADS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr,
-    REQUESTS: tl.constexpr, PDL: tl.constexpr,
+    REQUESTS: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     requests = tl.arange(0, REQUESTS)
+    begins = tl.load(cu_seqlens_ptr + requests, mask=requests < num_requests, other=0)
+    next_begins = tl.load(cu_seqlens_ptr + 1 + requests, mask=requests < num_requests, other=0)
     seq_lens = tl.load(seq_lens_ptr + requests, mask=requests < num_requests, other=0)
     num_splits = tl.cdiv(seq_lens, _split_size(seq_lens, SPLIT_TOKENS, MAX_SPLITS))
     ends = tl.cumsum(num_splits, axis=0)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     latent = tl.arange(0, LATENT)
     rope = tl.arange(0, ROPE)
+    if PDL:  # noqa: SIM102 (a constant, apart from what is none)
+        if tl.program_id(0) == 0:
+            # The latents of the program's first split on their way to L2: their blocks' numbers do not depend on this
+            # step, and of a block no row is older in L2 than in memory.
+            request, seq_len, split = _find_split(tl.program_id(1), requests, seq_lens, num_splits, ends)
+            size = _split_size(seq_len, SPLIT_TOKENS, MAX_SPLITS)
+            for start in range(split * size, tl.minimum(split * size + size, seq_len), BLOCK_SIZE):
+                block = tl.load(tables_ptr + request.to(tl.int64) * table_stride + start // BLOCK_SIZE).to(tl.int64)
+                entries = pool_ptr + block * (BLOCK_SIZE * (LATENT + ROPE))
+                entry: tl.constexpr = (LATENT + ROPE) * (pool_ptr.dtype.element_ty.primitive_bitwidth // 8)
+                prefetch(entries, BLOCK_SIZE * entry, entry, THREADS)
     wait_for_inputs(PDL)
     for item in range(tl.program_id(1), tl.sum(num_splits, axis=0), tl.num_programs(1)):
-        request = tl.sum((ends <= item).to(tl.int32), axis=0)
-        chosen = requests == request
-        seq_len = tl.sum(tl.where(chosen, seq_lens, 0), axis=0)
-        split = item - tl.sum(tl.where(chosen, ends - num_splits, 0), axis=0)
-        first_query = tl.load(cu_seqlens_ptr + request)
-        num_queries = tl.load(cu_seqlens_ptr + request + 1) - first_query
+        request, seq_len, split = _find_split(item, requests, seq_lens, num_splits, ends)
+        first_query = tl.sum(tl.where(requests == request, begins, 0), axis=0)
+        num_queries = tl.sum(tl.where(requests == request, next_begins, 0), axis=0) - first_query
         num_rows = num_queries * NUM_HEADS
         if tl.program_id(0) * ROWS < num_rows:
             is_row = row < num_rows
@@ -223,6 +260,8 @@ def _combine(
     requests = tl.arange(0, REQUESTS)
     ends = tl.load(cu_seqlens_ptr + 1 + requests, mask=requests < num_requests, other=2147483647)
     all_splits = tl.arange(0, MAX_SPLITS)
+    begins = tl.load(cu_seqlens_ptr + requests, mask=requests < num_requests, other=0)
+    seq_lens = tl.load(seq_lens_ptr + requests, mask=requests < num_requests, other=0)
     some_splits = tl.arange(0, SPLITS)
     wait_for_inputs(PDL)
     dtype = out_ptr.dtype.element_ty
@@ -230,9 +269,9 @@ def _combine(
         token = tl.program_id(2) * TOKENS + i
         request = tl.sum((ends <= token).to(tl.int32), axis=0)
         if (token < num_tokens) & (request < num_requests):
-            seq_len = tl.load(seq_lens_ptr + request)
+            seq_len = tl.sum(tl.where(requests == request, seq_lens, 0), axis=0)
             num_splits = tl.cdiv(seq_len, _split_size(seq_len, SPLIT_TOKENS, MAX_SPLITS))
-            row = (token - tl.load(cu_seqlens_ptr + request)) * NUM_HEADS + head
+            row = (token - tl.sum(tl.where(requests == request, begins, 0), axis=0)) * NUM_HEADS + head
             base = (request * MAX_SPLITS).to(tl.int64) * max_rows + row
             log_sums = tl.load(
                 log_sums_ptr + base + all_splits.to(tl.int64) * max_rows,
@@ -241,32 +280,41 @@ def _combine(
             peak = tl.max(log_sums, axis=0)
             peak = tl.where(peak == float("-inf"), 0.0, peak)
             total = tl.sum(tl.exp2(log_sums - peak), axis=0)
-            mean = tl.zeros([LATENT], tl.float32)
+            means = tl.zeros([SPLITS, LATENT], tl.float32)  # added up once, as that takes all warps
             for start in range(0, num_splits, SPLITS):
                 split = start + some_splits
                 at = base + split.to(tl.int64) * max_rows
                 is_split = split < num_splits
                 weight = tl.exp2(tl.load(log_sums_ptr + at, mask=is_split, other=float("-inf")) - peak)
                 sums = tl.load(sums_ptr + at[:, None] * LATENT + latent[None, :], mask=is_split[:, None], other=0.0)
-                mean += tl.sum(sums * weight[:, None], axis=0)
-            mean = (mean / tl.where(total > 0, total, 1.0)).to(dtype).to(tl.float32)
+                means += sums * weight[:, None]
+            mean = (tl.sum(means, axis=0) / tl.where(total > 0, total, 1.0)).to(dtype).to(tl.float32)
             out = tl.sum(w_uv.to(tl.float32) * mean[None, :], axis=1)
             tl.store(out_ptr + (token * NUM_HEADS + head) * VALUE + value, out.to(dtype))
 
 
 def absorb(
-    parts: Tensor, rotation: Tensor, query_scale: Tensor, w_uk: Tensor, *, config: DecodeConfig, pdl: bool
+    parts: Tensor,
+    rotation: Tensor,
+    query_scale: Tensor,
+    w_uk: Tensor,
+    *,
+    config: DecodeConfig,
+    pdl: bool,
+    next_weight: Tensor | None = None,
 ) -> Tensor:
     """parts [S, T, N·(64 + P)], rotation [T, P/2] complex64, query_scale [T], w_uk [N, 64, W] -> [T, N, W + P] of
-    w_uk's dtype."""
+    w_uk's dtype. The end of next_weight, which the first product after attention reads, is brought to L2 meanwhile."""
     num_parts, num_tokens, _ = parts.shape
     num_heads, _, latent = w_uk.shape
     rope = 2 * rotation.shape[1]
     out = w_uk.new_empty(num_tokens, num_heads, latent + rope)
     tokens = _tokens_a_program(num_tokens)
+    share = 0 if next_weight is None else _prefetch_share(config, num_heads, next_weight.nbytes)
+    end = w_uk if next_weight is None else next_weight.view(-1)[-num_heads * share // next_weight.element_size() :]
     _absorb[(num_heads, triton.cdiv(num_tokens, tokens))](
-        parts, torch.view_as_real(rotation), query_scale, w_uk, out, num_tokens,
-        **_absorb_constants(w_uk.shape, rope, num_parts, tokens, pdl),
+        parts, torch.view_as_real(rotation), query_scale, w_uk, out, end, num_tokens,
+        **_absorb_constants(config, w_uk.shape, rope, num_parts, tokens, share, pdl),
         num_warps=config.num_warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
@@ -285,8 +333,10 @@ def mla_decode(
     workspace: DecodeWorkspace,
     config: DecodeConfig,
     pdl: bool,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """q [T, N, W + P] -> [T, N, 128]; lengths are int32 on the device, the other shapes as in the contract."""
+    """q [T, N, W + P] -> [T, N, 128], or into `out` (contiguous); lengths are int32 on the device, the other shapes as
+    in the contract."""
     num_tokens, num_heads, width = q.shape
     num_requests = len(seq_lens)
     if num_requests > MAX_REQUESTS:
@@ -301,7 +351,8 @@ def mla_decode(
         **_attend_constants(config, tile, num_heads, latent, width - latent, pool.shape[1], pdl),
         num_warps=tile.num_warps, num_stages=tile.num_stages, launch_pdl=pdl,
     )  # fmt: skip
-    out = q.new_empty(num_tokens, num_heads, w_uv.shape[1])
+    if out is None:
+        out = q.new_empty(num_tokens, num_heads, w_uv.shape[1])
     tokens = _tokens_a_program(num_tokens)
     _combine[(num_heads, w_uv.shape[1] // config.value_rows, triton.cdiv(num_tokens, tokens))](
         workspace.sums, workspace.log_sums, cu_seqlens_q, seq_lens, w_uv, out,
@@ -317,13 +368,20 @@ def _tokens_a_program(num_tokens: int) -> int:
     return 8 if num_tokens > 32 else 4 if num_tokens > 16 else 2 if num_tokens > 8 else 1
 
 
+def _prefetch_share(config: DecodeConfig, num_heads: int, num_bytes: int) -> int:
+    """Bytes of the next weight that a program of absorb asks for."""
+    piece = int(PREFETCH_PIECE)
+    return min(config.prefetch_bytes, num_bytes) // (num_heads * piece) * piece
+
+
 def _absorb_constants(
-    w_uk_shape: torch.Size | tuple[int, int, int], rope: int, num_parts: int, tokens: int, pdl: bool
-) -> dict[str, int | bool]:
+    config: DecodeConfig, w_uk_shape: torch.Size | tuple[int, int, int], rope: int, num_parts: int, tokens: int,
+    share: int, pdl: bool,
+) -> dict[str, int | bool]:  # fmt: skip
     num_heads, nope, latent = w_uk_shape
     return {
         "NUM_HEADS": num_heads, "NOPE": nope, "ROPE": rope, "LATENT": latent,
-        "PARTS": num_parts, "TOKENS": tokens, "PDL": pdl,
+        "PARTS": num_parts, "TOKENS": tokens, "PREFETCH": share, "THREADS": 32 * config.num_warps, "PDL": pdl,
     }  # fmt: skip
 
 
@@ -337,7 +395,7 @@ def _attend_constants(
         "NUM_HEADS": num_heads, "LATENT": latent, "ROPE": rope, "BLOCK_SIZE": block_size,
         "ROWS": tile.rows, "TOKENS": tokens,
         "SPLIT_TOKENS": config.split_tokens, "MAX_SPLITS": config.max_splits,
-        "REQUESTS": MAX_REQUESTS, "PDL": pdl,
+        "REQUESTS": MAX_REQUESTS, "THREADS": 32 * tile.num_warps, "PDL": pdl,
     }  # fmt: skip
 
 
@@ -357,14 +415,16 @@ def specs(config: DecodeConfig, *, num_heads: int = 32, block_size: int = 64, pd
     for queries in bfloat16 (a cuBLAS product) and in 4 float32 parts (a split one)."""
     w_uk, w_uv, rope = (num_heads, 64, 256), (num_heads, 128, 256), 64
     found = []
-    for tokens in (1, 8):
+    for tokens in (1, 2, 4, 8):
         for num_parts, dtype in ((1, "*bf16"), (4, "*fp32")):
             found.append(
                 KernelSpec(
                     f"absorb, {tokens} tokens, {num_parts} parts", _absorb,
                     {"parts_ptr": dtype, "rotation_ptr": "*fp32", "query_scale_ptr": "*bf16", "w_uk_ptr": "*bf16",
-                     "out_ptr": "*bf16", "num_tokens": "i32"},
-                    _absorb_constants(w_uk, rope, num_parts, tokens, pdl), config.num_warps,
+                     "out_ptr": "*bf16", "prefetch_ptr": "*bf16", "num_tokens": "i32"},
+                    _absorb_constants(
+                        config, w_uk, rope, num_parts, tokens, _prefetch_share(config, num_heads, 1 << 25), pdl
+                    ), config.num_warps, DEFAULT_STAGES,
                 )
             )  # fmt: skip
         found.append(
@@ -373,7 +433,7 @@ def specs(config: DecodeConfig, *, num_heads: int = 32, block_size: int = 64, pd
                 {"sums_ptr": "*fp32", "log_sums_ptr": "*fp32", "cu_seqlens_ptr": "*i32", "seq_lens_ptr": "*i32",
                  "w_uv_ptr": "*bf16", "out_ptr": "*bf16", "num_tokens": "i32", "num_requests": "i32",
                  "max_rows": "i32"},
-                _combine_constants(config, w_uv, tokens, pdl), config.num_warps,
+                _combine_constants(config, w_uv, tokens, pdl), config.num_warps, DEFAULT_STAGES,
             )
         )  # fmt: skip
     for name, tile in (("single", config.single), ("several", config.several)):

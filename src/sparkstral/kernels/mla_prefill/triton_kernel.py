@@ -238,12 +238,15 @@ def mla_prefill(
     *,
     workspace: PrefillWorkspace,
     config: PrefillConfig,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """q [T, N, 64 + P], w_kv_b [N·(64 + 128), W]: each head's k_nope rows, then its v rows -> [T, N, 128]."""
+    """q [T, N, 64 + P], w_kv_b [N·(64 + 128), W]: each head's k_nope rows, then its v rows -> [T, N, 128], or into
+    `out` (contiguous)."""
     num_tokens, num_heads, _ = q.shape
     width = w_kv_b.shape[1]
     value = len(w_kv_b) // num_heads - 64
-    out = q.new_empty(num_tokens, num_heads, value)
+    if out is None:
+        out = q.new_empty(num_tokens, num_heads, value)
     entries = pool.view(-1, pool.shape[-1])
     for part in passes:
         latents = workspace.latents[: len(part.slots)]

@@ -21,7 +21,14 @@ from sparkstral.kernels.kernel_spec import KernelSpec
 from sparkstral.kernels.moe_route.triton_kernel import ITEM_FIELDS, FewRouting, max_items
 from sparkstral.kernels.nvfp4_linear.codes import power_of_two
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
-from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, few_constants, few_products
+from sparkstral.kernels.nvfp4_linear.triton_kernel import (
+    FewProgram,
+    few_constants,
+    few_products,
+    held_products,
+    read_weights,
+)
+from sparkstral.kernels.prefetch import prefetch
 from sparkstral.kernels.tiles import tile
 
 SUM_COLUMNS = 1024  # outputs of a program of `_sum_few`
@@ -105,13 +112,33 @@ def _gate_up_item(
         _swiglu(sum3, gate, up, p3, out_group, h_ptr, h_scale_ptr, INNER)
 
 
+@triton.jit
+def _prefetch_shared(
+    codes_ptr, scale_ptr, down_codes_ptr, down_scale_ptr, out_group,
+    HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, THREADS: tl.constexpr,
+):  # fmt: skip
+    """Bring the program's rows of the shared expert, which every token needs, to L2, and its share of that expert's
+    `down`: their bytes do not wait for the routing."""
+    GROUPS: tl.constexpr = HIDDEN // 16
+    gate = (EXPERTS * 2 * INNER + out_group * 16) * GROUPS
+    prefetch(codes_ptr + gate, 16 * GROUPS * 8, GROUPS * 8, THREADS)
+    prefetch(codes_ptr + gate + INNER * GROUPS, 16 * GROUPS * 8, GROUPS * 8, THREADS)
+    prefetch(scale_ptr + gate, 16 * GROUPS, 4 * GROUPS, THREADS)
+    prefetch(scale_ptr + gate + INNER * GROUPS, 16 * GROUPS, 4 * GROUPS, THREADS)
+    # INNER / 16 programs share HIDDEN · INNER / 16 groups.
+    down = EXPERTS * HIDDEN * (INNER // 16) + out_group * HIDDEN
+    prefetch(down_codes_ptr + down, HIDDEN * 8, HIDDEN // 2, THREADS)
+    prefetch(down_scale_ptr + down, HIDDEN, HIDDEN // 4, THREADS)
+
+
 @triton.jit(do_not_specialize=["half_groups"])
 def _gate_up_few(
-    codes_ptr, scale_ptr, factor_ptr, x_ptr, x_scale_ptr, items_ptr, h_ptr, h_scale_ptr, half_groups,
-    HIDDEN: tl.constexpr, INNER: tl.constexpr, SLOTS: tl.constexpr, ITEM_FIELDS: tl.constexpr, CHUNK: tl.constexpr,
-    UNROLL: tl.constexpr, SINGLE: tl.constexpr, PTX: tl.constexpr, PDL: tl.constexpr,
+    codes_ptr, scale_ptr, factor_ptr, x_ptr, x_scale_ptr, items_ptr, h_ptr, h_scale_ptr, down_codes_ptr,
+    down_scale_ptr, half_groups,
+    HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, SLOTS: tl.constexpr, ITEM_FIELDS: tl.constexpr,
+    CHUNK: tl.constexpr, UNROLL: tl.constexpr, SINGLE: tl.constexpr, THREADS: tl.constexpr, PTX: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    let_next_start(PDL)
     GROUPS: tl.constexpr = HIDDEN // 16
     out_group = tl.program_id(0)
     item_ptr = items_ptr + tl.program_id(1) * ITEM_FIELDS
@@ -122,7 +149,14 @@ def _gate_up_few(
     # The scales' addresses must not look more aligned than two bytes, or each thread takes 16 groups of a row and the
     # reads of the codes lie 128 bytes apart: so their stride is an argument of which nothing is known but 2.
     s = row[:, None] * (2 * half_groups) + group[None, :]
+    if PDL and THREADS > 0:  # noqa: SIM102 (constants, apart from what is none)
+        if tl.program_id(1) == 0:
+            _prefetch_shared(
+                codes_ptr, scale_ptr, down_codes_ptr, down_scale_ptr, out_group, HIDDEN, INNER, EXPERTS, THREADS
+            )
     wait_for_inputs(PDL)
+    # Not before the wait: so the kernel after this one starts when the routing has ended and may read it at once.
+    let_next_start(PDL)
     expert = tl.load(item_ptr).to(tl.int64)
     count = tl.load(item_ptr + 1)
     w = codes_ptr + expert * (2 * INNER * GROUPS) + w
@@ -152,6 +186,7 @@ def _down_tokens(
     HIDDEN: tl.constexpr, INNER: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     UNROLL: tl.constexpr, RESIDUAL: tl.constexpr, PTX: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    """A program holds its rows of all of a token's experts in registers: UNROLL is that of other kernels."""
     let_next_start(PDL)
     GROUPS: tl.constexpr = INNER // 16
     token = tl.program_id(0)
@@ -159,18 +194,22 @@ def _down_tokens(
     group = tl.arange(0, CHUNK)
     w = row[:, None] * GROUPS + group[None, :]
     s = row[:, None] * (2 * half_groups) + group[None, :]  # as in _gate_up_few
+    # Before the wait: _gate_up_few lets this kernel start when all its programs have waited for the routing. The ids
+    # are read past L1, which may hold those of the layer before.
+    held = ()
+    factors = ()
+    for slot in tl.static_range(SLOTS):
+        expert = tl.load(ids_ptr + token * SLOTS + slot, cache_modifier=".cg").to(tl.int64)
+        start = expert * (HIDDEN * GROUPS)
+        weights = read_weights(codes_ptr + start + w, scale_ptr + start + s, GROUPS, CHUNK)
+        held += (weights,)  # type: ignore[assignment]
+        factors += (tl.load(factor_ptr + expert),)  # type: ignore[assignment]
     total = tl.zeros((ROWS,), tl.float32)
     wait_for_inputs(PDL)
     for slot in tl.static_range(SLOTS):
         pair = token * SLOTS + slot
-        expert = tl.load(ids_ptr + pair).to(tl.int64)
-        start = expert * (HIDDEN * GROUPS)
-        sums, _, _, _ = few_products(
-            codes_ptr + start + w, scale_ptr + start + s, h_ptr, h_scale_ptr, pair, pair, pair, pair,
-            1, ROWS, GROUPS, CHUNK, UNROLL, PTX,
-        )  # fmt: skip
-        value = tl.sum(sums, axis=1) * tl.load(factor_ptr + expert)
-        total = tl.fma(value, tl.load(weights_ptr + pair), total)
+        sums = held_products(held[slot][0], held[slot][1], h_ptr, h_scale_ptr, pair, ROWS, GROUPS, CHUNK, PTX)
+        total = tl.fma(tl.sum(sums, axis=1) * factors[slot], tl.load(weights_ptr + pair), total)
     at = token * HIDDEN + row
     if RESIDUAL:
         total += tl.load(residual_ptr + at).to(tl.float32)
@@ -251,14 +290,17 @@ def _sum_few(
 
 
 def gate_up_few(
-    gate_up: PackedWeight, routing: FewRouting, num_tokens: int, workspace: FewWorkspace, specs: FewSpecs
+    gate_up: PackedWeight, routing: FewRouting, num_tokens: int, workspace: FewWorkspace, specs: FewSpecs,
+    *, down: PackedWeight | None = None,
 ) -> None:
     """After `route_few` of `num_tokens` tokens: the inner values of their pairs. gate_up [E + 1, 2I, H] has w1's rows,
-    then w3's, and two parts; the shared expert is the last."""
-    specs.gate_up(num_tokens).launch(
+    then w3's, and two parts; the shared expert is the last. With `down`, the next launch's weight, the shared expert
+    comes to L2 while the routing still runs."""  # fmt: skip
+    specs.gate_up(num_tokens, len(gate_up.codes) - 1, prefetch=down is not None).launch(
         (specs.inner // 16, max_items(num_tokens, len(gate_up.codes) - 1, specs.slots - 1)),
         gate_up.codes, gate_up.scale, gate_up.factor, routing.x.view(torch.int64), routing.x_scale, routing.items,
-        workspace.h, workspace.h_scale, specs.hidden // 32, pdl=specs.pdl,
+        workspace.h, workspace.h_scale, (down or gate_up).codes, (down or gate_up).scale, specs.hidden // 32,
+        pdl=specs.pdl,
     )  # fmt: skip
 
 
@@ -303,12 +345,15 @@ class FewSpecs:
     ptx: bool
     pdl: bool
 
-    def gate_up(self, num_tokens: int) -> KernelSpec:
+    def gate_up(self, num_tokens: int, num_experts: int, *, prefetch: bool) -> KernelSpec:
         single = num_tokens == 1
+        program = self.config.gate_up_single if single else self.config.gate_up
         return self._weight_spec(
-            _gate_up_few, self.config.gate_up_single if single else self.config.gate_up, self.hidden,
-            {"x_ptr": "*i64", "x_scale_ptr": "*fp32", "items_ptr": "*i32", "h_ptr": "*fp16", "h_scale_ptr": "*fp32"},
-            {"SLOTS": self.slots, "ITEM_FIELDS": ITEM_FIELDS, "SINGLE": single},
+            _gate_up_few, program, self.hidden,
+            {"x_ptr": "*i64", "x_scale_ptr": "*fp32", "items_ptr": "*i32", "h_ptr": "*fp16", "h_scale_ptr": "*fp32",
+             "down_codes_ptr": "*i64", "down_scale_ptr": "*fp8e4nv"},
+            {"EXPERTS": num_experts, "SLOTS": self.slots, "ITEM_FIELDS": ITEM_FIELDS, "SINGLE": single,
+             "THREADS": 32 * program.num_warps if prefetch else 0},
         )  # fmt: skip
 
     def down_tokens(self) -> KernelSpec:

@@ -50,19 +50,23 @@ _SMALL_121 = ManyTile(32, 128, 64, num_warps=4, num_stages=3)
 
 CONFIGS = {
     # SM 9.0. Few: 640 programs of gate_up at one token, four or more an SM, 8 reads of 16 bytes a thread under way:
-    # 2.7 instructions a weight, 0.6 of the time that the weights' bytes take at 4.48 TB/s. 128 registers keep two
-    # programs an SM where items have up to four pairs. Many: tiles of 128 once experts have 128 rows on average.
+    # 2.7 instructions a weight, 0.6 of the time that the weights' bytes take at 4.48 TB/s. 168 registers keep three
+    # programs an SM where items have up to four pairs. Measured on an H200 on 2026-12-02: gate_up of one token 17.4 us
+    # with 4 warps, 19.8 with 8; of 4 and 32 tokens 48 and 281 with 4 warps, 168 registers, 50 and 312 with 8, 128;
+    # down by item of 8 and 32 tokens 52 and 160, 55 and 178; down of one token with its reads after its wait
+    # 14 to 18 us for 24 MB whatever the cut: hence 4 rows, 20 KB held by each of five programs an SM. Many: tiles of
+    # 128 once experts have 256 rows on average; at 4,096 tokens 64 rows take 2.28 + 1.36 ms, 128 rows 2.54 + 1.34.
     (9, 0): MoeConfig(
         route=ROUTE_CONFIGS[9, 0],
         few=FewConfig(
-            gate_up_single=FewProgram(32, num_warps=8, unroll=4),
-            gate_up=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
-            down_tokens=FewProgram(8, num_warps=4, unroll=4),
-            down=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
+            gate_up_single=FewProgram(32, num_warps=4, unroll=4),
+            gate_up=FewProgram(32, num_warps=4, unroll=4, max_registers=168),
+            down_tokens=FewProgram(4, num_warps=4, unroll=4),
+            down=FewProgram(32, num_warps=4, unroll=4, max_registers=168),
             token_major_max=4,
         ),
         max_few=64,
-        many=(TilePair(3072, _SMALL_90, _SMALL_90), TilePair(1 << 30, _LARGE_90, _LARGE_90)),
+        many=(TilePair(6144, _SMALL_90, _SMALL_90), TilePair(1 << 30, _LARGE_90, _LARGE_90)),
     ),
     # SM 12.1. At 240 GB/s the weights of one token take 295 us, the instructions 20: any cut reaches the bus that
     # keeps some 20 KB under way in each of 48 SMs. Many: 40 KiB of shared memory leave room for two programs an SM.
@@ -71,7 +75,7 @@ CONFIGS = {
         few=FewConfig(
             gate_up_single=FewProgram(32, num_warps=8, unroll=4),
             gate_up=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
-            down_tokens=FewProgram(16, num_warps=4, unroll=4),
+            down_tokens=FewProgram(4, num_warps=4, unroll=4),
             down=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
             token_major_max=4,
         ),
@@ -94,14 +98,14 @@ class MoeWorkspace:
     @classmethod
     def allocate(
         cls, config: MoeConfig, max_tokens: int, hidden: int, inner: int, num_experts: int, top_k: int,
-        device: torch.device,
+        device: torch.device, dtype: torch.dtype = torch.bfloat16,
     ) -> MoeWorkspace:
         """For passes of up to `max_tokens`: about 10 · (I + H) bytes a token, 61 KB in the real model."""
         return cls(
             FewRouting.allocate(config.max_few, hidden, num_experts, top_k, device),
             FewWorkspace.allocate(config.max_few, hidden, inner, top_k, device),
             ManyRouting.allocate(max_tokens, num_experts, top_k, device),
-            ManyWorkspace.allocate(max_tokens, hidden, inner, top_k, device),
+            ManyWorkspace.allocate(max_tokens, hidden, inner, top_k, device, dtype),
             max_tokens,
         )
 
@@ -117,7 +121,7 @@ def moe_block(
     if len(x) <= config.max_few:
         few = FewSpecs(hidden, inner, slots, config.few, **flags)
         route_few(x, router, scaling, workspace.few_routing, config=config.route, pdl=pdl)
-        gate_up_few(gate_up, workspace.few_routing, len(x), workspace.few, few)
+        gate_up_few(gate_up, workspace.few_routing, len(x), workspace.few, few, down=down)
         down_few(down, workspace.few_routing, residual, out, workspace.few, few)
         return
     for start in range(0, len(x), workspace.max_tokens):
@@ -135,7 +139,8 @@ def specs(config: MoeConfig, *, pdl: bool = True) -> list[KernelSpec]:
     """The variants of the real model."""
     hidden, inner, num_experts, slots = 4096, 2048, 128, 5
     few = FewSpecs(hidden, inner, slots, config.few, residual=True, ptx=True, pdl=pdl)
-    found = [few.gate_up(1), few.gate_up(2), few.down_tokens(), few.down(), few.sum()]
+    found = [few.gate_up(count, num_experts, prefetch=True) for count in (1, 2)]
+    found += [few.down_tokens(), few.down(), few.sum()]
     for pair in config.many:
         many = ManySpecs(hidden, inner, num_experts, slots, pair.gate_up, pair.down, residual=True, ptx=True, pdl=pdl)
         found += [many.gate_up(), many.down(), many.sum()]

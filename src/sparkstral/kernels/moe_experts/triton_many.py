@@ -30,15 +30,18 @@ SUM_COLUMNS = 1024  # outputs of a program of `_sum_many`
 class ManyWorkspace:
     """Between the launches; for up to `num_tokens`, layers share it."""
 
-    h: Tensor  # [T · (K + 1), I] bfloat16, in sorted order
-    y: Tensor  # [T · (K + 1), H] bfloat16, by pair
+    h: Tensor  # [T · (K + 1), I] of x's dtype, in sorted order
+    y: Tensor  # [T · (K + 1), H] likewise, by pair
 
     @classmethod
-    def allocate(cls, num_tokens: int, hidden: int, inner: int, top_k: int, device: torch.device) -> ManyWorkspace:
+    def allocate(
+        cls, num_tokens: int, hidden: int, inner: int, top_k: int, device: torch.device,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> ManyWorkspace:  # fmt: skip
         pairs = num_tokens * (top_k + 1)
         return cls(
-            h=torch.empty(pairs, inner, dtype=torch.bfloat16, device=device),
-            y=torch.empty(pairs, hidden, dtype=torch.bfloat16, device=device),
+            h=torch.empty(pairs, inner, dtype=dtype, device=device),
+            y=torch.empty(pairs, hidden, dtype=dtype, device=device),
         )
 
 

@@ -208,17 +208,24 @@ def _route_few(
     token = tl.program_id(1)
     row = part * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
+    # The router's rows lie in registers before x exists.
+    router = ()
+    for start in tl.static_range(0, HIDDEN, COLUMNS):
+        router_at = router_ptr + row[:, None] * HIDDEN + start + column[None, :]
+        router += (tl.load(router_at),)  # type: ignore[assignment]
     sums = tl.zeros((ROWS, COLUMNS), tl.float32)
     wait_for_inputs(PDL)
+    x = ()
     for start in tl.static_range(0, HIDDEN, COLUMNS):
-        router = tl.load(router_ptr + row[:, None] * HIDDEN + start + column[None, :])
-        x = tl.load(x_ptr + token * HIDDEN + start + column)
-        sums += router.to(tl.float32) * x.to(tl.float32)[None, :]
-    tl.store(logits_ptr + token * EXPERTS + row, tl.sum(sums, axis=1))
+        x += (tl.load(x_ptr + token * HIDDEN + start + column),)  # type: ignore[assignment]
+    # Before the sums what no one in this launch waits for: its stores are under way while they are made.
     scale_row(
         x_ptr + token * HIDDEN, x_out_ptr + token * HIDDEN, x_scale_ptr + token * (HIDDEN // 16), part,
         HIDDEN, EXPERTS // ROWS,
     )  # fmt: skip
+    for step in tl.static_range(HIDDEN // COLUMNS):
+        sums += router[step].to(tl.float32) * x[step].to(tl.float32)[None, :]
+    tl.store(logits_ptr + token * EXPERTS + row, tl.sum(sums, axis=1))
     tl.debug_barrier()  # all of this program's logits are written before it counts as finished
     ticket = tl.atomic_add(finished_ptr, 1, sem="acq_rel", scope="gpu")
     if ticket == tl.num_programs(0) * tl.num_programs(1) - 1:

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.nvfp4_linear.codes import (
     DECODED_EXPONENT,
     decode16,
@@ -117,6 +117,31 @@ def few_products(
                 sum0 = tl.fma(y0, scale * a_scale, sum0)
                 sum1 = tl.fma(y1, scale * b_scale, sum1)
     return sum0, sum1, sum2, sum3
+
+
+@triton.jit
+def read_weights(w_ptrs, s_ptrs, GROUPS: tl.constexpr, CHUNK: tl.constexpr):
+    """All chunks of a program's weight rows, for `held_products`: (codes, scales), a tuple of chunks each. A function
+    of weights alone, so that these reads may be under way before x exists."""
+    codes = ()
+    scales = ()
+    for at in tl.static_range(0, GROUPS, CHUNK):
+        codes += (tl.load(w_ptrs + at),)  # type: ignore[assignment]
+        scales += (tl.load(s_ptrs + at),)  # type: ignore[assignment]
+    return codes, scales
+
+
+@triton.jit
+def held_products(
+    codes, scales, x_ptr, xs_ptr, row,
+    ROWS: tl.constexpr, GROUPS: tl.constexpr, CHUNK: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """`few_products` with one row of x, to the bit, of weights that `read_weights` gave."""
+    total = tl.zeros((ROWS, CHUNK), tl.float32)
+    for part in tl.static_range(GROUPS // CHUNK):
+        x, x_scale = _row(x_ptr + row * (4 * GROUPS), xs_ptr + row * GROUPS, part * CHUNK, GROUPS, CHUNK)
+        total = tl.fma(dot1(codes[part], x, PTX), scales[part].to(tl.float32) * x_scale, total)
+    return total
 
 
 @triton.jit
@@ -334,4 +359,5 @@ def specs(config: LinearConfig, *, pdl: bool = True) -> list[KernelSpec]:
     for rows, columns in ((4096, 4096), (4096, 2048)):
         linear = LinearSpecs(rows, columns, config, ptx=True, pdl=pdl)
         found += [linear.scale(), linear.few(), linear.many()]
-    return found
+    words = {"words_ptr": "*i32", "num_words": "i32:16"}
+    return [*found, KernelSpec("_reorder", _reorder, words, {"WORDS": REORDER_WORDS}, 4, DEFAULT_STAGES)]

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.parts import sum_parts
 
 
@@ -83,11 +83,12 @@ def specs(config: RmsNormConfig, *, pdl: bool = True) -> list[KernelSpec]:
     the rows whose logits are wanted."""
     found = []
     for parts, dtype, chosen in ((0, "bf16", False), (1, "bf16", False), (1, "fp32", False), (4, "fp32", False),
-                                 (1, "bf16", True), (1, "fp32", True)):  # fmt: skip
+                                 (0, "bf16", True), (1, "bf16", True), (1, "fp32", True)):  # fmt: skip
         types = {
-            "stream_ptr": "*bf16", "parts_ptr": f"*{dtype}", "rows_ptr": "*i64", "weight_ptr": "*bf16",
-            "out_ptr": "*bf16", "num_tokens": "i32", "eps": "fp32",
+            "stream_ptr": "*bf16", "parts_ptr": f"*{dtype}", "rows_ptr": "*i64" if chosen else "*bf16",
+            "weight_ptr": "*bf16", "out_ptr": "*bf16", "num_tokens": "i32", "eps": "fp32",
         }  # fmt: skip
         name = f"{parts} {dtype} parts{', chosen rows' if chosen else ''}"
-        found.append(KernelSpec(name, _add_rms_norm, types, _constants(4096, parts, chosen, pdl), config.num_warps))
+        constants = _constants(4096, parts, chosen, pdl)
+        found.append(KernelSpec(name, _add_rms_norm, types, constants, config.num_warps, DEFAULT_STAGES))
     return found

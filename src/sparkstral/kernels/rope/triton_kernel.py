@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +70,4 @@ def _constants(num_heads: int, nope: int, rope: int, pdl: bool) -> dict[str, int
 def specs(config: RopeConfig, *, pdl: bool = True) -> list[KernelSpec]:
     """The real model's 32 heads."""
     types = {"q_ptr": "*bf16", "rotation_ptr": "*fp32", "query_scale_ptr": "*bf16"}
-    return [KernelSpec("queries", _turn_queries, types, _constants(32, 64, 64, pdl), config.num_warps)]
+    return [KernelSpec("queries", _turn_queries, types, _constants(32, 64, 64, pdl), config.num_warps, DEFAULT_STAGES)]

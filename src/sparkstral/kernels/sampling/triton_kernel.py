@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.sampling.reference import NOT_FINITE, NOTHING_ALLOWED, OK
 
 _OK, _NOT_FINITE, _NOTHING_ALLOWED = tl.constexpr(OK), tl.constexpr(NOT_FINITE), tl.constexpr(NOTHING_ALLOWED)
@@ -301,11 +301,14 @@ def sample(
     workspace: SamplingWorkspace,
     config: SamplingConfig,
     pdl: bool,
+    out: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """logits [R, V] -> token_ids [R] int64, status [R] int32; the other shapes as in the contract."""
+    """logits [R, V] -> token_ids [R] int64, status [R] int32, or into `out`; the other shapes as in the contract."""
     num_rows, vocab_size = logits.shape
-    token_ids = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
-    status = torch.empty(num_rows, dtype=torch.int32, device=logits.device)
+    token_ids, status = out or (
+        torch.empty(num_rows, dtype=torch.int64, device=logits.device),
+        torch.empty(num_rows, dtype=torch.int32, device=logits.device),
+    )
     scan, weigh = _constants(config, vocab_size, pdl)
     grid = (num_rows, scan["STRETCHES"])
     w = workspace
@@ -346,10 +349,13 @@ def specs(config: SamplingConfig, *, pdl: bool = True) -> list[KernelSpec]:
                  "token_ids_ptr": "*i64", "status_ptr": "*i32"}  # fmt: skip
     types = {**scan_types, **row_types}
     return [
-        KernelSpec(name, function, {n: types[n] for n in function.arg_names if n in types}, constants, num_warps)
+        KernelSpec(
+            name, function, {n: types[n] for n in function.arg_names if n in types}, constants, num_warps,
+            DEFAULT_STAGES,
+        )
         for name, function, constants, num_warps in (
             ("scan", _scan, scan, config.num_warps),
             ("weigh", _weigh, weigh, config.num_warps),
             ("choose", _choose, weigh, config.choose_num_warps),
         )
-    ]
+    ]  # fmt: skip

@@ -1,0 +1,136 @@
+"""The parts of an engine whose model runs through the Triton kernels: what they need, hold and do before ready.
+
+Owns the composition of model, runner and warm-up; build.py owns the order of all parts. Imported only where kernels
+were selected, since it imports Triton.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import subprocess
+from collections.abc import Callable
+
+import torch
+
+from sparkstral.checkpoint.forms import Form, Part
+from sparkstral.checkpoint.index import DTYPE_BYTES
+from sparkstral.checkpoint.plan import LoadPlan
+from sparkstral.config import EngineConfig
+from sparkstral.errors import ConfigError
+from sparkstral.kernels.configs import KernelConfigs
+from sparkstral.kernels.mla_decode.triton_kernel import MAX_REQUESTS
+from sparkstral.memory.fast_workspace import FastWorkspace, KernelSizes
+from sparkstral.memory.lines import PlanLine
+from sparkstral.model.config import KV_LORA_RANK, QK_NOPE_HEAD_DIM, V_HEAD_DIM
+from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
+from sparkstral.model.fast_weights import NOT_STACKED
+from sparkstral.model.weights import ModelWeights
+from sparkstral.runner.compile_worker import CompileSetup, start_workers
+from sparkstral.runner.decode_graphs import decode_sizes
+from sparkstral.runner.fast_runner import FastRunner
+from sparkstral.runner.latent_pool import allocate_latent_pool
+from sparkstral.runner.warm_up import ReportProgress, warm_up
+from sparkstral.runner.warm_up_steps import prompt_steps
+from sparkstral.structured.matcher import CompiledGrammar
+from sparkstral.types import GrammarSpec
+
+logger = logging.getLogger(__name__)
+
+
+class FastParts:
+    """For one engine. `close` it if the engine does not come to be."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        load_plan: LoadPlan,
+        kernels: KernelConfigs,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """Raises ConfigError for settings or a checkpoint that the kernels do not serve."""
+        if config.max_num_seqs > MAX_REQUESTS:
+            raise ConfigError(
+                f"--max-num-seqs is {config.max_num_seqs}; the GPU's kernels decode up to {MAX_REQUESTS} requests at "
+                f"once. Set it to {MAX_REQUESTS} or less."
+            )
+        if any(form is not Form.NVFP4 for slot, form in load_plan.forms.items() if "expert" in slot):
+            raise ConfigError(NOT_STACKED)
+        self._config = config
+        self._load_plan = load_plan
+        self._kernels = kernels
+        self._device = device
+        self._dtype = dtype
+        self._compilers: list[subprocess.Popen[bytes]] = []
+        self.workspace = FastWorkspace(
+            model=load_plan.config,
+            kernels=KernelSizes(kernels.decode.max_splits, kernels.moe.max_few, kernels.sampling.stretch),
+            dtype_bytes=dtype.itemsize,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+            num_graphs=len(decode_sizes(config.max_num_seqs)),
+        )
+
+    def held_lines(self) -> tuple[PlanLine, ...]:
+        """The weights: experts as stored, everything else in bfloat16."""
+        model = self._load_plan.config
+        converted = sum(
+            math.prod(buffer.shape) * (self._dtype.itemsize - DTYPE_BYTES[buffer.dtype])
+            for buffer in self._load_plan.buffers
+            if buffer.part is Part.WEIGHT
+        )
+        up_projections = model.num_attention_heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
+        return (
+            PlanLine("weights", self._load_plan.weights_bytes + converted, "experts as stored, the rest in bfloat16"),
+            PlanLine(
+                "w_uk, w_uv",
+                model.num_hidden_layers * up_projections * self._dtype.itemsize,
+                "kv_b_proj once more, cut for the absorbed form of attention",
+            ),
+        )
+
+    def limits(self, max_model_len: int) -> FastLimits:
+        return FastLimits(
+            max_num_seqs=self._config.max_num_seqs,
+            max_positions=max_model_len,
+            prefill_keys=self.workspace.prefill_keys(max_model_len),
+            prefill_tokens=self._config.max_num_batched_tokens,
+            moe_tokens=self.workspace.moe_tokens,
+        )
+
+    def start_compiling(self, max_model_len: int) -> None:
+        """In processes of their own, while the weights are loaded."""
+        capability = torch.cuda.get_device_capability(self._device)
+        self._compilers = start_workers(
+            CompileSetup(
+                self._load_plan.config, self.limits(max_model_len), self._config.block_size_tokens, capability
+            )
+        )
+
+    def make_runner(
+        self,
+        weights: ModelWeights,
+        num_blocks: int,
+        max_model_len: int,
+        compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
+    ) -> FastRunner:
+        """Takes `weights` over; the caller is to forget them."""
+        model_config, device = self._load_plan.config, self._device
+        model = FastMistral4(
+            model_config, weights, self._kernels, self.limits(max_model_len), device, self._dtype
+        )
+        pool = allocate_latent_pool(
+            model_config.num_hidden_layers, num_blocks, self._config.block_size_tokens, device, self._dtype
+        )
+        return FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size)
+
+    def warm_up(self, runner: FastRunner, max_model_len: int, report: ReportProgress) -> None:
+        """After this nothing is compiled, captured or allocated."""
+        bounds = [pair.max_tokens for pair in self._kernels.moe.many]
+        steps = prompt_steps(self.limits(max_model_len), self._config.block_size_tokens, bounds)
+        warm_up(runner, steps, self._compilers, report)
+
+    def close(self) -> None:
+        for compiler in self._compilers:
+            compiler.kill()

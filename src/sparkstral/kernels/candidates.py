@@ -1,0 +1,90 @@
+"""The configurations that `sparkstral tune` may choose from, beside each kernel's CONFIGS.
+
+Data alone: an axis is one decision, its alternatives are changes of the shipped configuration, by dotted path. Those
+that do not fit a device (shared memory) fail there and are passed over. Workloads are bench/tune's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sparkstral.kernels.mla_decode.triton_kernel import RowTile
+from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, ManyTile
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    operation: str
+    name: str
+    alternatives: tuple[Mapping[str, Any], ...]
+
+
+def _both(index: int, *shape: int) -> dict[str, ManyTile]:
+    """Tiles of prefill's two products, which must have the same rows."""
+    return {f"many.{index}.gate_up": ManyTile(*shape), f"many.{index}.down": ManyTile(*shape)}
+
+
+# In the order in which they matter for a decode step, then for a prompt: time may run out.
+CANDIDATES = (
+    Axis("moe_experts", "gate_up, 1 token", tuple(
+        {"few.gate_up_single": FewProgram(32, warps, unroll, registers)}
+        for warps, unroll, registers in (
+            (8, 2, None), (8, 8, None), (4, 2, None), (4, 4, None), (4, 8, None), (8, 4, 80), (16, 4, None), (4, 8, 96),
+            (2, 4, None),
+        )
+    )),
+    Axis("moe_experts", "down, 1 token", tuple(
+        {"few.down_tokens": FewProgram(rows, warps, unroll)}
+        for rows, warps, unroll in ((8, 4, 4), (16, 8, 4), (16, 4, 4), (8, 8, 4), (4, 4, 4), (8, 4, 2), (16, 4, 2))
+    )),
+    Axis("moe_experts", "gate_up, several tokens", tuple(
+        {"few.gate_up": FewProgram(32, warps, unroll, registers)}
+        for warps, unroll, registers in ((8, 4, None), (8, 2, 128), (16, 4, None), (4, 4, 168))
+    )),
+    Axis("moe_experts", "down, by item", tuple(
+        {"few.down": FewProgram(rows, warps, 4, registers)}
+        for rows, warps, registers in ((16, 4, 128), (32, 8, None), (16, 8, 128), (32, 4, 168))
+    )),
+    Axis("moe_experts", "down by token up to", tuple({"few.token_major_max": limit} for limit in (0, 1, 2, 8, 16))),
+    Axis("bf16_linear", "rows at once", tuple(
+        {"fma_elements": elements, "fma_num_warps": warps}
+        for elements, warps in ((8192, 4), (16384, 4), (16384, 8), (32768, 8), (8192, 8))
+    )),
+    Axis("bf16_linear", "rows at once up to", tuple({"max_fma_tokens": limit} for limit in (0, 1, 2, 4))),
+    Axis("bf16_linear", "tiles", (
+        {"num_programs": 264}, {"num_programs": 96}, {"rows": 128, "depth": 64, "num_stages": 7},
+        {"depth": 256, "num_stages": 3}, {"num_stages": 3}, {"num_stages": 6}, {"depth": 64, "num_stages": 6},
+    )),
+    Axis("mla_decode", "attention", (
+        {"split_tokens": 128}, {"max_splits": 64}, {"max_splits": 32}, {"num_programs": 132}, {"num_programs": 48},
+        {"single": RowTile(32, 32, 4, 5)}, {"single": RowTile(32, 64, 8, 5)}, {"single": RowTile(32, 64, 4, 3)},
+        {"single": RowTile(16, 64, 4, 5)}, {"single": RowTile(16, 32, 4, 3)}, {"single": RowTile(64, 64, 8, 5)},
+    )),
+    Axis("mla_decode", "combination", (
+        {"combine_splits": 32}, {"value_rows": 128}, {"value_rows": 32}, {"num_warps": 4},
+    )),
+    Axis("mla_prefill", "tiles", tuple(
+        {"queries": queries, "keys": keys, "num_warps": warps, "num_stages": stages}
+        for queries, keys, warps, stages in ((64, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (128, 32, 8, 4),
+                                             (64, 32, 4, 3), (128, 64, 4, 3))
+    )),
+    Axis("moe_experts", "tiles of short prompts", tuple(
+        _both(0, *shape) for shape in ((64, 128, 64, 4, 3), (32, 128, 64, 4, 3), (16, 128, 64, 4, 3),
+                                       (32, 128, 128, 4, 3), (64, 64, 64, 4, 3))
+    )),
+    Axis("moe_experts", "tiles of long prompts", tuple(
+        _both(1, *shape) for shape in ((128, 128, 64, 8, 4), (128, 128, 64, 4, 3), (128, 256, 64, 8, 3),
+                                       (64, 128, 64, 4, 3), (128, 128, 128, 8, 2), (64, 256, 64, 8, 3))
+    )),
+    Axis("sampling", "stretches", (
+        {"stretch": 2048}, {"stretch": 8192}, {"choose_num_warps": 8}, {"choose_num_warps": 32}, {"num_warps": 8},
+    )),
+    Axis("rms_norm", "warps", ({"num_warps": 4}, {"num_warps": 16})),
+    Axis("latent_write", "warps", ({"num_warps": 2}, {"num_warps": 8})),
+    Axis("rope", "warps", ({"num_warps": 2}, {"num_warps": 8})),
+    Axis("nvfp4_linear", "few rows", tuple(
+        {"few": FewProgram(rows, warps, 4)} for rows, warps in ((8, 4), (16, 4), (32, 8))
+    )),
+)  # fmt: skip

@@ -1,0 +1,73 @@
+"""The parameters of a layer as the Triton kernels read them.
+
+Owns the conversion, in place where bytes are many: the experts' codes are reordered where they lie, so the weights
+that come in are not to be read by anyone else afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sparkstral.errors import ConfigError
+from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
+from sparkstral.kernels.nvfp4_linear.triton_kernel import reorder_
+from sparkstral.model.linear import to_dense
+from sparkstral.model.mla import split_kv_b_proj
+from sparkstral.model.weights import LayerWeights, Nvfp4Weight
+
+NOT_STACKED = (
+    "The experts of this checkpoint are not NVFP4, which is what the Triton kernels read. Use the NVFP4 release, or "
+    "--kernels reference, which decodes any form to plain tensors: many times slower, and in four times the memory."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FastLayerWeights:
+    attention_norm: Tensor  # [H]
+    a_proj: Tensor  # [Q + 320, H]: q_a, then kv_a; both read the same input
+    q_a_norm: Tensor  # [Q]
+    kv_a_norm: Tensor  # [256]
+    q_b_proj: Tensor  # [N * 128, Q]
+    kv_b_proj: Tensor  # [N * 192, 256]: for the expanded form
+    w_uk: Tensor  # [N, 64, 256]: its rows for the absorbed form
+    w_uv: Tensor  # [N, 128, 256]
+    o_proj: Tensor  # [H, N * 128]
+    ffn_norm: Tensor  # [H]
+    router: Tensor  # [E, H]
+    gate_up: PackedWeight  # [E + 1, 2I, H], the shared expert last
+    down: PackedWeight  # [E + 1, H, I]
+
+    @classmethod
+    def of(
+        cls, weights: LayerWeights, num_heads: int, device: torch.device, dtype: torch.dtype
+    ) -> FastLayerWeights:
+        """Takes the experts' memory over. Raises ConfigError for experts that are not NVFP4."""
+        if weights.stacked is None:
+            raise ConfigError(NOT_STACKED)
+        attention = weights.attention
+        kv_b_proj = to_dense(attention.kv_b_proj, device, dtype)
+        w_uk, w_uv = split_kv_b_proj(kv_b_proj, num_heads)
+        return cls(
+            attention_norm=weights.attention_norm.to(device, dtype),
+            a_proj=torch.cat(
+                (to_dense(attention.q_a_proj, device, dtype), to_dense(attention.kv_a_proj, device, dtype))
+            ),
+            q_a_norm=attention.q_a_norm.to(device, dtype),
+            kv_a_norm=attention.kv_a_norm.to(device, dtype),
+            q_b_proj=to_dense(attention.q_b_proj, device, dtype),
+            kv_b_proj=kv_b_proj,
+            w_uk=w_uk,
+            w_uv=w_uv,
+            o_proj=to_dense(attention.o_proj, device, dtype),
+            ffn_norm=weights.ffn_norm.to(device, dtype),
+            router=weights.router.to(device, dtype),
+            gate_up=_take(weights.stacked.gate_up),
+            down=_take(weights.stacked.down),
+        )
+
+
+def _take(weight: Nvfp4Weight) -> PackedWeight:
+    return PackedWeight(reorder_(weight.packed), weight.scale, 1 / weight.global_scale)

@@ -1,0 +1,188 @@
+"""Compile kernels for this process's share of the variants: `python -m sparkstral.runner.compile_worker SETUP`.
+
+A process of its own, several at once, beside the engine that loads meanwhile. It runs the warm-up's steps on tensors
+without memory and lets Triton compile each launch instead of launching it, so that the engine's own launches find every
+variant in Triton's cache on disk. No device is touched; nothing is compiled twice.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import zlib
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparkstral.kernels.configs import KernelConfigs
+from sparkstral.model.config import (
+    KV_LORA_RANK,
+    LATENT_WIDTH,
+    QK_NOPE_HEAD_DIM,
+    QK_ROPE_HEAD_DIM,
+    V_HEAD_DIM,
+    ModelConfig,
+)
+from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
+from sparkstral.model.weights import (
+    AttentionWeights,
+    DenseWeight,
+    ExpertWeights,
+    LayerWeights,
+    ModelWeights,
+    Nvfp4Weight,
+    StackedExperts,
+)
+from sparkstral.runner.fast_batch import StepShape, build_fast_batch
+from sparkstral.runner.fast_runner import FastRunner
+from sparkstral.runner.warm_up_steps import prompt_steps
+
+logger = logging.getLogger(__name__)
+
+_META = torch.device("meta")
+MAX_WORKERS = 8  # of 0.7 GB each; at 150 variants of a second each more gain little
+
+
+@dataclass(frozen=True, slots=True)
+class CompileSetup:
+    """What decides the variants, and which of them are this worker's."""
+
+    model: ModelConfig
+    limits: FastLimits
+    block_size_tokens: int
+    capability: tuple[int, int]
+    worker: int = 0
+    num_workers: int = 1
+
+
+def start_workers(setup: CompileSetup) -> list[subprocess.Popen[bytes]]:
+    """One process a core, MAX_WORKERS at most. They end by themselves; what they could not compile the engine will."""
+    count = max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0))))
+    workers = []
+    for worker in range(count):
+        text = json.dumps(asdict(replace(setup, worker=worker, num_workers=count)))
+        command = [sys.executable, "-m", "sparkstral.runner.compile_worker", text]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        workers.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment))
+    return workers
+
+
+def compile_share(setup: CompileSetup) -> int:
+    """Compile this worker's variants; how many there were. From here on this process cannot launch kernels."""
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    class AbsentDevice:
+        """What Triton's launch path asks its driver before it compiles."""
+
+        def get_current_target(self) -> GPUTarget:
+            major, minor = setup.capability
+            return GPUTarget("cuda", 10 * major + minor, 32)
+
+        def get_current_device(self) -> int:
+            return 0
+
+        def get_current_stream(self, _device: int) -> int:
+            return 0
+
+    seen: set[str] = set()
+    num_compiled = 0
+    run = JITFunction.run
+
+    def compile_only(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        nonlocal num_compiled
+        if "PTX" in options:  # tensors without memory ask for the interpreter's form
+            options["PTX"] = True
+        kinds = [str(argument.dtype) if isinstance(argument, Tensor) else "" for argument in arguments]
+        key = repr((self.__name__, sorted(options.items()), kinds))
+        if key in seen:
+            return
+        seen.add(key)
+        if zlib.crc32(key.encode()) % setup.num_workers == setup.worker:
+            run(self, *arguments, grid=grid, warmup=True, **options)
+            num_compiled += 1
+
+    driver.set_active(AbsentDevice())
+    JITFunction.run = compile_only
+    _run_all_steps(setup)
+    return num_compiled
+
+
+def _run_all_steps(setup: CompileSetup) -> None:
+    kernels = KernelConfigs.shipped(setup.capability)
+    config = replace(setup.model, num_hidden_layers=1)
+    model = FastMistral4(config, weights_without_memory(config), kernels, setup.limits, _META, torch.bfloat16)
+    pool = torch.empty(1, 2, setup.block_size_tokens, LATENT_WIDTH, dtype=torch.bfloat16, device=_META)
+    runner = FastRunner(model, pool, 0, _no_grammar, config.vocab_size)
+    for size in runner.graphs.sizes:
+        runner.graphs.run_eagerly(size)
+    shape = StepShape(setup.block_size_tokens, setup.limits.max_num_seqs, kernels.prefill, setup.limits.prefill_keys)
+    previous = torch.empty(1, dtype=torch.int64, device=_META)
+    bounds = [pair.max_tokens for pair in kernels.moe.many]
+    for step in prompt_steps(setup.limits, setup.block_size_tokens, bounds):
+        batch, _ = build_fast_batch(step, shape, _META, {}, previous)
+        model.forward(batch, pool)
+
+
+def _no_grammar(_spec: object) -> Any:
+    raise LookupError("nothing is generated here")
+
+
+def weights_without_memory(config: ModelConfig) -> ModelWeights:
+    """One layer without memory."""
+
+    def dense(*shape: int) -> Tensor:
+        return torch.empty(*shape, dtype=torch.bfloat16, device=_META)
+
+    def nvfp4(*shape: int, parts: tuple[int, ...]) -> Nvfp4Weight:
+        *lead, columns = shape
+        return Nvfp4Weight(
+            torch.empty(*lead, columns // 2, dtype=torch.uint8, device=_META),
+            torch.empty(*lead, columns // 16, dtype=torch.float8_e4m3fn, device=_META),
+            torch.empty(*parts, dtype=torch.float32, device=_META),
+        )
+
+    hidden, inner, rank = config.hidden_size, config.moe_intermediate_size, config.q_lora_rank
+    heads, stack = config.num_attention_heads, config.n_routed_experts + 1
+    attention = AttentionWeights(
+        q_a_proj=DenseWeight(dense(rank, hidden)),
+        q_a_norm=dense(rank),
+        q_b_proj=DenseWeight(dense(heads * (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM), rank)),
+        kv_a_proj=DenseWeight(dense(LATENT_WIDTH, hidden)),
+        kv_a_norm=dense(KV_LORA_RANK),
+        kv_b_proj=DenseWeight(dense(heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM), KV_LORA_RANK)),
+        o_proj=DenseWeight(dense(hidden, heads * V_HEAD_DIM)),
+    )
+    unused = DenseWeight(dense(0))
+    experts = ExpertWeights(unused, unused, unused)
+    stacked = StackedExperts(
+        nvfp4(stack, 2 * inner, hidden, parts=(stack, 2)), nvfp4(stack, hidden, inner, parts=(stack,))
+    )
+    router = dense(config.n_routed_experts, hidden)
+    layer = LayerWeights(dense(hidden), attention, dense(hidden), router, experts, experts, stacked)
+    vocab = config.vocab_size
+    return ModelWeights(dense(vocab, hidden), (layer,), dense(hidden), DenseWeight(dense(vocab, hidden)))
+
+
+def main() -> None:
+    setup = json.loads(sys.argv[1])
+    compile_share(
+        CompileSetup(
+            **{
+                **setup,
+                "model": ModelConfig(**setup["model"]),
+                "limits": FastLimits(**setup["limits"]),
+                "capability": tuple(setup["capability"]),
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

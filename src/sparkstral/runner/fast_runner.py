@@ -1,0 +1,296 @@
+"""One step of the engine through the fast model: launched by `submit`, its tokens fetched by `collect`.
+
+Owns the step's buffers, graphs and what each request's sampling remembers; must not know queues, blocks' owners or
+text. Between the two calls nothing waits for the device, and the next step may be submitted before the last one is
+collected: a token that the host has not seen yet (UNSEEN in the plan) is read on the device. Steps of one token a
+request are CUDA graphs; steps with chunks of prompts are launched kernel by kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sparkstral.kernels.configs import KernelConfigs
+from sparkstral.kernels.sampling import triton_kernel as sampling
+from sparkstral.model.fast_batch import FastBatch
+from sparkstral.model.fast_mistral4 import FastLimits
+from sparkstral.runner.decode_graphs import DecodeGraphs
+from sparkstral.runner.fast_batch import StepShape, build_fast_batch
+from sparkstral.runner.model_runner import DeviceError
+from sparkstral.runner.request_state import RequestState, RequestStates, grammar_failure
+from sparkstral.runner.step_buffers import StepBuffers
+from sparkstral.sampling.sampler import FAILURES, divisor, draw_uniform, fill_mask
+from sparkstral.structured.matcher import CompiledGrammar, GrammarError
+from sparkstral.types import UNSEEN, Failure, GrammarSpec, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+
+
+class FastModel(Protocol):
+    kernels: KernelConfigs
+    limits: FastLimits
+
+    def forward(self, batch: FastBatch, latent_pool: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PendingStep:
+    """A step that was launched."""
+
+    rows: tuple[tuple[int, str, RequestState], ...]  # of the sampled tokens that are wanted
+    failures: dict[str, Failure]  # of requests for which nothing is sampled
+    turn: int | None  # of the buffers; None: nothing was launched
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGrowth:
+    """What the device's memory did since the runner was ready; all 0 is the promise."""
+
+    num_device_allocations: int
+    reserved_bytes: int
+
+
+class FastRunner:
+    """Used by the engine thread alone."""
+
+    def __init__(
+        self,
+        model: FastModel,
+        latent_pool: Tensor,
+        base_seed: int,
+        compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
+        vocab_size: int,
+    ) -> None:
+        """`latent_pool` is [num_layers, num_blocks, block_size, 320] on the model's device."""
+        limits, kernels = model.limits, model.kernels
+        device, block_size = latent_pool.device, latent_pool.shape[2]
+        self._model = model
+        self._latent_pool = latent_pool
+        self._kernels = kernels
+        self._states = RequestStates(base_seed, compiled_grammar)
+        self._shape = StepShape(block_size, limits.max_num_seqs, kernels.prefill, limits.prefill_keys)
+        self._buffers = StepBuffers(
+            limits.max_num_seqs, -(-limits.max_positions // block_size), vocab_size, device
+        )
+        self._workspace = sampling.allocate_workspace(kernels.sampling, limits.max_num_seqs, vocab_size, device)
+        self.graphs = DecodeGraphs(model.forward, self._sample, latent_pool, self._buffers)
+        self._decode_rows: list[str] = []  # who had which row in the last decode step
+        self._last_rows: dict[str, int] = {}  # where the last step's token of each request is
+        self._at_ready: dict[str, int] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        return self._latent_pool.device
+
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
+        """Carry out `step` and wait for it."""
+        return self.collect(self.submit(step))
+
+    @torch.inference_mode()
+    def submit(self, step: SchedulerOutput) -> PendingStep:
+        """Launch `step`; `MAX_IN_FLIGHT` steps may be uncollected at once. A request whose last token is UNSEEN must
+        have sampled in the step before, and may have no grammar. Raises `DeviceError` if the device is lost."""
+        failures = self._states.begin_step(step)
+        if not step.scheduled:
+            return PendingStep((), failures, None)
+        with _device_errors():
+            if all(len(request.token_ids) == 1 for request in step.scheduled):
+                return self._submit_decode(step.scheduled, failures)
+            return self._submit_prompts(step.scheduled, failures)
+
+    def collect(self, pending: PendingStep) -> ModelRunnerOutput:
+        """Wait for a step's tokens. A row that fails is in the output's failures."""
+        sampled: dict[str, tuple[int, ...]] = {}
+        failures = dict(pending.failures)
+        if pending.turn is None:
+            return ModelRunnerOutput(sampled, failures)
+        with _device_errors():
+            token_ids, status = self._buffers.wait(pending.turn)
+        for row, request_id, state in pending.rows:
+            if status[row]:
+                failures[request_id] = FAILURES[status[row]]
+                continue
+            token_id = token_ids[row]
+            try:
+                if state.matcher is not None and token_id not in state.params.stop_token_ids:
+                    state.matcher.advance(token_id)
+                sampled[request_id] = (token_id,)
+            except GrammarError as error:
+                failures[request_id] = grammar_failure(error)
+        return ModelRunnerOutput(sampled, failures)
+
+    def mark_ready(self) -> None:
+        """From here on nothing is allocated on the device; see `growth_since_ready`."""
+        self._at_ready = _memory_counters(self.device)
+
+    def growth_since_ready(self) -> MemoryGrowth:
+        """Device memory that was taken from the system since `mark_ready`."""
+        if self._at_ready is None:
+            raise RuntimeError("the runner is not ready yet")
+        now = _memory_counters(self.device)
+        return MemoryGrowth(*(now[name] - self._at_ready[name] for name in now))
+
+    # ---- steps of one token a request ----------------------------------------------------------------------
+
+    def _submit_decode(self, scheduled: Sequence[ScheduledRequest], failures: dict[str, Failure]) -> PendingStep:
+        size = self.graphs.size_for(len(scheduled))
+        arrays = self._buffers.begin()
+        block_size = self._shape.block_size_tokens
+        placed = list(zip(self._place(scheduled), scheduled, strict=True))
+        for row, request in placed:
+            position = request.num_computed_tokens
+            (token_id,) = request.token_ids
+            if token_id == UNSEEN:
+                arrays["sources"][row] = self._last_rows[request.request_id]
+            else:
+                arrays["input_ids"][row] = token_id
+            arrays["positions"][row] = position
+            arrays["slots"][row] = request.block_ids[position // block_size] * block_size + position % block_size
+            arrays["seq_lens"][row] = position + 1
+            self._buffers.send_table(row, request.block_ids)
+        sampling_rows = [(row, request) for row, request in placed if request.samples]
+        wanted = self._fill_parameters(arrays, sampling_rows, failures)
+        self._buffers.send_inputs()
+        self.graphs.forward(size)
+        self._send_masks(wanted, arrays["mask_rows"], failures)
+        self.graphs.sample(size)
+        return self._pending(wanted, sampling_rows, failures)
+
+    def _place(self, scheduled: Sequence[ScheduledRequest]) -> list[int]:
+        """A row for each request: the one it had, if it is among the first, so that its block table need not move."""
+        count = len(scheduled)
+        wanted = {request.request_id for request in scheduled}
+        rows: list[str | None] = [
+            request_id if request_id in wanted else None for request_id in self._decode_rows[:count]
+        ]
+        rows += [None] * (count - len(rows))
+        row_of = {request_id: row for row, request_id in enumerate(rows) if request_id is not None}
+        free = iter([row for row, request_id in enumerate(rows) if request_id is None])
+        for request in scheduled:
+            if request.request_id not in row_of:
+                row_of[request.request_id] = next(free)
+        self._decode_rows = sorted(row_of, key=row_of.__getitem__)
+        return [row_of[request.request_id] for request in scheduled]
+
+    # ---- steps with chunks of prompts ----------------------------------------------------------------------
+
+    def _submit_prompts(self, scheduled: Sequence[ScheduledRequest], failures: dict[str, Failure]) -> PendingStep:
+        sources = {
+            request.request_id: self._last_rows[request.request_id]
+            for request in scheduled
+            if request.token_ids[-1] == UNSEEN
+        }
+        batch, sampling_requests = build_fast_batch(
+            scheduled, self._shape, self.device, sources, self._buffers.token_ids
+        )
+        arrays = self._buffers.begin()
+        sampling_rows = [(row, scheduled[index]) for row, index in enumerate(sampling_requests)]
+        wanted = self._fill_parameters(arrays, sampling_rows, failures)
+        self._buffers.send_inputs()
+        logits = self._model.forward(batch, self._latent_pool)
+        if sampling_rows:
+            self._send_masks(wanted, arrays["mask_rows"], failures)
+            self._sample(logits)
+        return self._pending(wanted, sampling_rows, failures)
+
+    # ---- sampling ------------------------------------------------------------------------------------------
+
+    def _fill_parameters(
+        self,
+        arrays: dict[str, NDArray[Any]],
+        rows: Sequence[tuple[int, ScheduledRequest]],
+        failures: dict[str, Failure],
+    ) -> list[tuple[int, str, RequestState]]:
+        """How each row chooses its token; the rows whose token is wanted."""
+        wanted = []
+        num_masks = 0
+        for row, request in rows:
+            if request.request_id in failures:
+                continue
+            state = self._states[request.request_id]
+            params = state.params
+            if (temperature := divisor(params)) > 0:
+                arrays["temperature"][row] = temperature
+                arrays["top_k"][row] = params.top_k
+                arrays["top_p"][row] = params.top_p
+                arrays["min_p"][row] = params.min_p
+                arrays["uniform"][row] = draw_uniform(state.seed, state.num_output_tokens)
+            if state.matcher is not None or params.banned_token_ids:
+                arrays["mask_rows"][row] = num_masks
+                num_masks += 1
+            wanted.append((row, request.request_id, state))
+        return wanted
+
+    def _send_masks(
+        self,
+        wanted: list[tuple[int, str, RequestState]],
+        mask_rows: NDArray[Any],
+        failures: dict[str, Failure],
+    ) -> None:
+        """The masks are made while the device computes; a row whose grammar gives up is taken out of `wanted`."""
+        masks = self._buffers.masks()
+        num_masks = 0
+        for entry in list(wanted):
+            row, request_id, state = entry
+            if mask_rows[row] < 0:
+                continue
+            try:
+                allowed = None if state.matcher is None else state.matcher.bitmask()
+                fill_mask(masks[num_masks], allowed, state.params)
+            except GrammarError as error:
+                failures[request_id] = grammar_failure(error)
+                wanted.remove(entry)
+                masks[num_masks] = -1
+            num_masks += 1
+        if num_masks:
+            self._buffers.send_masks(num_masks)
+
+    def _sample(self, logits: Tensor) -> None:
+        """logits [L, V]: the tokens of the first L rows, into the buffers."""
+        count, buffers, kernels = len(logits), self._buffers, self._kernels
+        of_rows = {name: tensor[:count] for name, tensor in buffers.inputs.items()}
+        sampling.sample(
+            logits, of_rows["temperature"], of_rows["top_k"], of_rows["top_p"], of_rows["min_p"], of_rows["uniform"],
+            buffers.bitmask, of_rows["mask_rows"], workspace=self._workspace, config=kernels.sampling,
+            pdl=kernels.pdl, out=(buffers.token_ids[:count], buffers.status[:count]),
+        )  # fmt: skip
+
+    def _pending(
+        self,
+        wanted: Sequence[tuple[int, str, RequestState]],
+        sampling_rows: Sequence[tuple[int, ScheduledRequest]],
+        failures: dict[str, Failure],
+    ) -> PendingStep:
+        """After all launches: a step that raised has changed no request's state."""
+        for _, _, state in wanted:
+            state.num_output_tokens += 1
+        self._last_rows = {request.request_id: row for row, request in sampling_rows}
+        return PendingStep(tuple(wanted), failures, self._buffers.fetch_outputs())
+
+
+def _memory_counters(device: torch.device) -> dict[str, int]:
+    if device.type != "cuda":
+        return {"num_device_allocations": 0, "reserved_bytes": 0}
+    stats = torch.cuda.memory_stats(device)
+    return {
+        "num_device_allocations": stats["num_device_alloc"],
+        "reserved_bytes": stats["reserved_bytes.all.current"],
+    }
+
+
+@contextmanager
+def _device_errors() -> Iterator[None]:
+    """A lost device is told from errors that cost one step alone."""
+    try:
+        yield
+    except torch.AcceleratorError as error:
+        raise DeviceError(f"The device reports: {error}") from error
+    except RuntimeError as error:
+        if "Triton Error [CUDA]" in str(error):
+            raise DeviceError(f"The device reports: {error}") from error
+        raise

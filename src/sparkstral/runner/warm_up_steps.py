@@ -1,0 +1,52 @@
+"""The steps that together use every kernel variant that serving can use: what is compiled, and run once, before ready.
+
+Owns which numbers of tokens and requests fall into which variant, as the kernels' launches decide; must not know when
+or on which device the steps are run (warm_up, compile_worker).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sparkstral.model.fast_batch import MAX_ABSORBED_QUERIES
+from sparkstral.model.fast_mistral4 import FastLimits
+from sparkstral.types import ScheduledRequest
+
+NULL_BLOCK = 0  # its content is never read, so that anything may be written to it
+
+
+def prompt_steps(
+    limits: FastLimits, block_size_tokens: int, moe_bounds: Sequence[int]
+) -> list[tuple[ScheduledRequest, ...]]:
+    """Steps with chunks of prompts, the largest first. `moe_bounds`: numbers of tokens after which the experts'
+    products take other tiles."""
+    most, longest = limits.prefill_tokens, limits.max_positions
+    # (queries, tokens in the cache after them) of each request. A whole prompt: powers of two to 64 tokens take forms
+    # of their own, more than 32 take cuBLAS.
+    alone = min(most, longest - 1)
+    sizes = sorted({alone, *(bound + 1 for bound in (1, 2, 4, 8, 16, 32, 64, *moe_bounds))}, reverse=True)
+    steps = [[(size, size)] for size in sizes if size <= alone]
+    each = min(most // limits.max_num_seqs, longest - 1)
+    if each > MAX_ABSORBED_QUERIES:  # all rows give logits
+        steps.insert(0, [(each, each)] * limits.max_num_seqs)
+    # A short chunk, and decode rows, beside a prompt.
+    short = min(64, longest)
+    if limits.max_num_seqs >= MAX_ABSORBED_QUERIES:
+        steps.append([(3, short), (2, 2)])
+    steps += [[(1, short)] * rows + [(2, 2)] for rows in (1, 9, 17, 33) if rows < limits.max_num_seqs]
+    # A request that is walked in three pieces: their first, middle and last pass.
+    if longest > limits.prefill_keys:
+        steps.append([(min(16, most), min(longest, 2 * limits.prefill_keys + 1))])
+    return [
+        tuple(
+            ScheduledRequest(
+                f"warm-up {index}",
+                (1,) * queries,
+                seq_len - queries,
+                (NULL_BLOCK,) * -(-seq_len // block_size_tokens),
+                samples=True,
+            )
+            for index, (queries, seq_len) in enumerate(step)
+        )
+        for step in steps
+    ]
