@@ -69,7 +69,7 @@ class FakeEngine:
         return EngineInfo(self.max_model_len, 64, 1024, "none", "none")
 
     def stats(self) -> EngineStats:
-        return EngineStats(0, 0, 0, 0, 0)
+        return EngineStats(0, 0, 0, num_free_blocks=1024, num_cached_blocks=0)
 
     def watch_steps(self, observer: Callable[[EngineStats], None]) -> None:
         self.step_observers.append(observer)

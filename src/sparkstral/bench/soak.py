@@ -96,7 +96,7 @@ def draw_items(load: SoakLoad, model: str) -> list[Item]:
         else:
             city = CITIES[i // 3 % len(CITIES)]
             canary = city
-            content = f"{some_words(rng, rng.randint(0, 5))} What is the weather in {city}?".strip().capitalize()
+            content = f"What is the weather in {city}?"
             body["tools"] = [WEATHER]
         items.append(Item(kind, canary, body | {"messages": [{"role": "user", "content": content}]}))
     return items
