@@ -28,6 +28,8 @@ class EngineConfig:
     max_slowdown: float | None = DEFAULT_MAX_SLOWDOWN  # of running answers by prompts beside them; None: no limit
     block_size_tokens: int = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
     kv_memory_bytes: int | None = None  # None: what the plan finds
+    kv_dir: Path | None = None  # where cached prefixes outlive the engine; None: nowhere
+    kv_dir_bytes: int = 64 << 30  # of it for this model: 2.9 million tokens of the full one
     seed: int = 0  # the base from which requests without a seed draw theirs
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +32,10 @@ MaxSlowdown = Annotated[
 KvMemory = Annotated[
     str | None, typer.Option("--kv-memory", help="Size of the KV cache, e.g. 8GiB. Default: what the plan finds.")
 ]
+KvDir = Annotated[
+    Path | None, typer.Option("--kv-dir", help="A folder in which cached prefixes of long prompts outlive a restart.")
+]
+KvDirSize = Annotated[str | None, typer.Option("--kv-dir-size", help="How large it may get. Default: 64GiB.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads. Default: all cores.")]
 
 
@@ -76,13 +80,17 @@ def engine_config(
     max_num_batched_tokens: int | None = None,
     max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     kv_memory: str | None = None,
+    kv_dir: Path | None = None,
+    kv_dir_size: str | None = None,
     threads: int | None = None,
 ) -> EngineConfig:
     """The engine's configuration from flags; None leaves the default of config.py."""
-    given = {
+    given: dict[str, Any] = {
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
         "kv_memory_bytes": None if kv_memory is None else parse_bytes(kv_memory, "--kv-memory"),
+        "kv_dir": kv_dir,
+        "kv_dir_bytes": None if kv_dir_size is None else parse_bytes(kv_dir_size, "--kv-dir-size"),
         "num_threads": threads,
     }
     return EngineConfig(

@@ -53,6 +53,8 @@ def serve(
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     kv_memory: options.KvMemory = None,
+    kv_dir: options.KvDir = None,
+    kv_dir_size: options.KvDirSize = None,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
     threads: options.Threads = None,
@@ -73,6 +75,8 @@ def serve(
         max_num_batched_tokens=max_num_batched_tokens,
         max_slowdown=max_slowdown,
         kv_memory=kv_memory,
+        kv_dir=kv_dir,
+        kv_dir_size=kv_dir_size,
         threads=threads,
     )
     server_config = ServerConfig(host=host, port=port, served_model_name=served_model_name)

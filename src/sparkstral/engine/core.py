@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sparkstral.engine.inbox import Inbox
+from sparkstral.engine.kv_persistence import KvPersistence
 from sparkstral.engine.messages import Abort, FromEngine, Outputs, Shutdown, Submit
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.model_runner import DeviceError
@@ -66,12 +67,14 @@ class EngineCore:
         grammars: GrammarCompiler,
         inbox: Inbox,
         send: Callable[[FromEngine], None],
+        persistence: KvPersistence | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._grammars = grammars
         self._inbox = inbox
         self._send = send
+        self._persistence = persistence
         self._overlapping = runner if isinstance(runner, OverlappingRunner) else None
         self._submitted: _Submitted | None = None  # the step in flight, of an overlapping runner
         self._device_free_s = 0.0  # when it ended the last step that was collected
@@ -94,7 +97,9 @@ class EngineCore:
         while True:
             next_poll_s = self._grammars.poll()
             self._admit_compiled()
-            if self._outputs or self._has_work:
+            for request in self._persistence.work() if self._persistence else ():
+                self._enter(request)
+            if self._outputs or self._has_work or (self._persistence and self._persistence.is_busy):
                 wait_s = 0.0
             else:
                 wait_s = HEARTBEAT_S if next_poll_s is None else min(HEARTBEAT_S, next_poll_s)
@@ -105,6 +110,8 @@ class EngineCore:
                     case Abort(request_id):
                         self._abort(request_id)
                     case Shutdown():
+                        if self._persistence:
+                            self._persistence.close()
                         return
             if self._has_work:
                 self._step()
@@ -141,12 +148,17 @@ class EngineCore:
                 self._admit(request)
 
     def _admit(self, request: GenerationRequest) -> None:
+        if self._persistence is None or not self._persistence.begin(request):
+            self._enter(request)
+
+    def _enter(self, request: GenerationRequest) -> None:
         refusal = self._scheduler.add(request)
         if refusal is not None:
             self._outputs.append(refusal)
 
     def _abort(self, request_id: str) -> None:
-        if self._waiting_for_grammar.pop(request_id, None) is not None:
+        is_restored = self._persistence is not None and self._persistence.cancel(request_id)
+        if is_restored or self._waiting_for_grammar.pop(request_id, None) is not None:
             self._outputs.append(TokenOutput(request_id, (), finish_reason=FinishReason.ABORTED))
             return
         output = self._scheduler.abort(request_id)
