@@ -13,6 +13,7 @@ DEFAULT_PORT = 8002  # the port of the recipe that users come from
 SERVED_MODEL_NAME = "mistral-small-4"  # likewise
 DEFAULT_MAX_NUM_SEQS = 32  # more at once share the memory bus without gain: the experts read grow with them
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048  # a chunk of a prompt short enough that running answers go on meanwhile
+DEFAULT_MAX_SLOWDOWN = 3.0  # what readers of a stream bear while somebody else's long prompt is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,11 @@ class EngineConfig:
     max_model_len: int | None = None  # None: the model's own limit, or what the memory plan allows
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS  # requests that run at once; the rest wait
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS  # tokens of one step, of all requests together
+    max_slowdown: float | None = DEFAULT_MAX_SLOWDOWN  # of running answers by prompts beside them; None: no limit
     block_size_tokens: int = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
     kv_memory_bytes: int | None = None  # None: what the plan finds
+    kv_dir: Path | None = None  # where cached prefixes outlive the engine; None: nowhere
+    kv_dir_bytes: int = 64 << 30  # of it for this model: 2.9 million tokens of the full one
     seed: int = 0  # the base from which requests without a seed draw theirs
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
@@ -38,6 +42,11 @@ class EngineConfig:
                 f"--max-num-batched-tokens is {self.max_num_batched_tokens} and --max-num-seqs "
                 f"{self.max_num_seqs}: a step must hold a token of each running request and one of a prompt. "
                 f"Set --max-num-batched-tokens to {self.max_num_seqs + 1} or more."
+            )
+        if self.max_slowdown is not None and self.max_slowdown < 2:
+            raise ConfigError(
+                f"--max-slowdown is {self.max_slowdown:g}; prompts need room beside answers: it must be at least 2, "
+                "or 0 for no limit."
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"--max-model-len is {self.max_model_len}; it must be at least 2.")
@@ -53,5 +62,7 @@ class ServerConfig:
     max_in_flight: int = 256  # requests, running or waiting; one more gets 429: eight full houses are wait enough
     max_body_bytes: int = 32 << 20  # a 262,144-token prompt is about 1 MiB of text
     body_timeout_s: float = 60.0  # without a byte of a body: a client that sends has a byte sooner on any line
+    keep_alive_s: float = 10.0  # a stream that has nothing to say says so: many clients and proxies hang up after 30
+    reader_timeout_s: float = 60.0  # without reading a byte of what waits for it; then a stream's client is given up
     default_temperature_none: float = 0.1  # the model card's examples without reasoning
     default_temperature_high: float = 0.7  # the model card's advice with reasoning

@@ -14,7 +14,7 @@ _LOGGERS = ("sparkstral", "uvicorn")  # what the HTTP server says comes in the s
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one JSON object; what `extra={"request_id": …}` adds is kept."""
+    """A record as one JSON object; what `extra={"request_id": …, "fields": {…}}` adds is kept."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -26,6 +26,7 @@ class JsonFormatter(logging.Formatter):
         request_id = getattr(record, "request_id", None)
         if request_id is not None:
             line["request_id"] = request_id
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)

@@ -147,13 +147,16 @@ class EnginePhase(StrEnum):
     LOADING = "loading"
     WARMING_UP = "warming up"
     READY = "ready"
+    STALLED = "stalled"  # was ready, and has given no sign of life for a while
+    RESTARTING = "restarting"  # was ready, has died, and another is about to be started
     DRAINING = "draining"
     DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """Where the engine stands. `progress` is 0..1 within the phase; `detail` is a sentence, the reason when DEAD.
+    """Where the engine stands. `progress` is 0..1 within the phase; `detail` is a sentence, the reason when DEAD or
+    RESTARTING.
     `is_usage_error` says of a death that the settings are to blame, and not the machine or the program."""
 
     phase: EnginePhase
@@ -186,6 +189,8 @@ class EngineStats:
     num_cached_prompt_tokens: int = 0
     num_generated_tokens: int = 0
     num_preemptions: int = 0
+    num_sick_requests: int = 0  # ended because their numbers were not finite
+    last_step_s: float = 0.0  # how long the device took for `step`
 
 
 # --------------------------------------------------------------------------------------------------------------

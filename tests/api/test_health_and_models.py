@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from sparkstral.api.metrics import ALIASES
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.config import ServerConfig
 from sparkstral.types import EnginePhase, EngineStatus
@@ -28,7 +31,7 @@ def test_the_model_and_its_true_length(doors: Doors) -> None:
         sdk.models.retrieve("other/model")
 
 
-@pytest.mark.parametrize("path", ["/health", "/readyz", "/livez"])
+@pytest.mark.parametrize("path", ["/health", "/readyz", "/livez", "/startupz"])
 def test_health_may_be_asked_without_a_body(doors: Doors, path: str) -> None:
     url = doors.url(doors.engine("Hi", "</s>"))
     head, get = httpx.head(url + path), httpx.get(url + path)
@@ -66,9 +69,12 @@ def test_until_the_engine_is_ready_everything_says_why(
     engine.now = status
     url = doors.url(engine)
     assert httpx.get(f"{url}/livez").status_code == 200
-    for path in ("/health", "/readyz"):
+    assert "sparkstral_ready 0.0" in httpx.get(f"{url}/metrics").text
+    for path in ("/health", "/readyz", "/startupz"):
         health = httpx.get(url + path)
-        assert health.status_code == 503
+        assert health.status_code == (200 if path == "/startupz" and status.phase is EnginePhase.DRAINING else 503)
+        if health.status_code == 200:
+            continue
         expected = {"status": "unavailable", "phase": status.phase.value, "progress": status.progress}
         assert expected.items() <= health.json().items()
         assert health.json()["detail"] == status.detail
@@ -85,6 +91,55 @@ def test_until_the_engine_is_ready_everything_says_why(
     assert health["info"]["max_model_len"] == engine.max_model_len
     assert health["stats"]["num_running"] == engine.stats().num_running
     assert httpx.post(f"{url}/v1/chat/completions", json=BODY).status_code == 200
+
+
+def test_a_start_says_when_it_may_be_over(doors: Doors) -> None:
+    engine = doors.engine("Hi", "</s>")
+    url = doors.url(engine)
+    for progress, eta_s in [(0.0, None), (0.75, 10.0)]:
+        engine.now = EngineStatus(EnginePhase.LOADING, progress)
+        answer = httpx.get(f"{url}/startupz").json()
+        assert (answer["phase"], answer["phase_s"], answer["eta_s"]) == ("loading", 30.0, eta_s)
+
+
+@pytest.mark.parametrize("phase", [EnginePhase.STALLED, EnginePhase.RESTARTING])
+def test_an_engine_that_was_ready_and_is_not_refuses_with_the_reason(doors: Doors, phase: EnginePhase) -> None:
+    engine = doors.engine("Hi", "</s>")
+    engine.now = EngineStatus(phase, detail="No word from it.")
+    url = doors.url(engine)
+    assert httpx.get(f"{url}/readyz").status_code == 503
+    assert httpx.get(f"{url}/startupz").status_code == (200 if phase is EnginePhase.STALLED else 503)
+    refused = httpx.post(f"{url}/v1/chat/completions", json=BODY)
+    assert refused.status_code == 503
+    assert "No word from it" in refused.json()["error"]["message"]
+
+
+def test_metrics_count_requests_tokens_and_times_under_both_names(doors: Doors) -> None:
+    engine = doors.engine("one two three", "</s>")
+    url = doors.url(engine)
+    for _ in range(3):
+        httpx.post(f"{url}/v1/chat/completions", json=BODY)
+    for step, seconds in [(1, 0.004), (1, 0.004), (2, 0.25)]:
+        engine.step_observers[0](replace(engine.stats(), step=step, last_step_s=seconds))
+    text = httpx.get(f"{url}/metrics").text
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert not any(name.endswith("_created") for name in families)
+
+    def value(family: str, sample: str, **labels: str) -> float:
+        (found,) = (s for s in families[family].samples if s.name == sample and labels.items() <= s.labels.items())
+        return found.value
+
+    assert value("sparkstral_requests", "sparkstral_requests_total", outcome="stop") == 3
+    assert value("sparkstral_request_seconds", "sparkstral_request_seconds_count") == 3
+    assert value("sparkstral_step_seconds", "sparkstral_step_seconds_count") == 2
+    assert value("sparkstral_step_seconds", "sparkstral_step_seconds_bucket", le="0.005") == 1
+    assert value("sparkstral_ready", "sparkstral_ready") == 1
+    for name in ALIASES.values():
+        labels = {"model_name": MODEL, "engine": "0"}
+        assert all(labels.items() <= sample.labels.items() for sample in families[f"vllm:{name}"].samples)
+    first, e2e = "vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds"
+    assert value(first, f"{first}_count") == value(e2e, f"{e2e}_bucket", le="+Inf") == 3
+    assert families["vllm:generation_tokens"].type == "counter"
 
 
 def test_a_full_server_says_when_to_come_back(doors: Doors) -> None:
@@ -107,7 +162,8 @@ def test_a_full_server_says_when_to_come_back(doors: Doors) -> None:
 def test_the_documentation_lists_the_fields(doors: Doors) -> None:
     document = httpx.get(f"{doors.url(doors.engine('Hi'))}/openapi.json").json()
     assert set(document["paths"]) == {
-        "/health", "/readyz", "/livez", "/v1/models", "/v1/models/{model}", "/v1/chat/completions",
+        "/health", "/readyz", "/startupz", "/livez", "/metrics",
+        "/v1/models", "/v1/models/{model}", "/v1/chat/completions",
     }  # fmt: skip
     fields = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert {"messages", "tools", "max_tokens"} <= set(fields)

@@ -10,10 +10,12 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from tests.support.tekken import VOCAB_SIZE, write_tekken
@@ -108,3 +110,35 @@ def test_flags_that_cannot_be_had_are_a_usage_error_said_once(
     assert program.returncode == 2
     assert err.count(reason) == 1
     assert err.splitlines()[-1].startswith("sparkstral: ")
+
+
+def test_sigterm_under_load_ends_every_answer_in_words_and_leaves_nothing(serve: Serve, model: Path) -> None:
+    program = serve("--json", "--drain-s", "0.2", str(model))
+    assert program.stdout is not None
+    url = json.loads(program.stdout.readline())["url"]
+    (engine,) = psutil.Process(program.pid).children()
+    body = {"messages": [{"role": "user", "content": "Go on."}], "temperature": 1, "stream": True}
+    with ThreadPoolExecutor(8) as pool:
+        answers = [
+            pool.submit(httpx.post, f"{url}/v1/chat/completions", json={**body, "seed": seed}, timeout=60)
+            for seed in range(8)
+        ]
+        while httpx.get(f"{url}/health").json()["stats"]["num_running"] < 8:
+            assert not all(answer.done() for answer in answers), "too fast to be stopped"
+        program.send_signal(signal.SIGTERM)
+        for answer in answers:
+            *_, last, end = answer.result().text.split("\n\n")
+            assert end == ""
+            assert last == "data: [DONE]" or json.loads(last.removeprefix("data: "))["error"]["code"] == "engine_dead"
+    program.communicate(timeout=60)
+    assert program.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert not engine.is_running()
+
+
+def test_a_port_that_is_taken_is_a_usage_error_with_another_to_take(serve: Serve, model: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        program = serve(str(model), "--port", str(taken.getsockname()[1]))
+        _, err = program.communicate(timeout=60)
+    assert program.returncode == 2
+    assert err.splitlines()[-1].startswith("sparkstral: Cannot listen on 127.0.0.1:")
+    assert "--port" in err

@@ -44,6 +44,7 @@ class FakeEngine:
     fail_after: tuple[int, Failure] | None = None
     hang_after: int | None = None
     requests: list[GenerationRequest] = field(default_factory=list)
+    step_observers: list[Callable[[EngineStats], None]] = field(default_factory=list)
     num_started: int = 0
     num_stopped: int = 0
     is_hanging: threading.Event = field(default_factory=threading.Event)
@@ -68,7 +69,17 @@ class FakeEngine:
         return EngineInfo(self.max_model_len, 64, 1024, "none", "none")
 
     def stats(self) -> EngineStats:
-        return EngineStats(0, 0, 0, 0, 0)
+        return EngineStats(0, 0, 0, num_free_blocks=1024, num_cached_blocks=0)
+
+    def watch_steps(self, observer: Callable[[EngineStats], None]) -> None:
+        self.step_observers.append(observer)
+
+    def phase_age_s(self) -> float:
+        return 30.0
+
+    @property
+    def process_id(self) -> int | None:
+        return None
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         if self.now.phase is not EnginePhase.READY:

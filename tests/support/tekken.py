@@ -15,6 +15,8 @@ from tools.demo.make_tokenizer import NUM_SPECIAL_TOKENS, RELEASED_NUM_RANKS, te
 
 VOCAB_SIZE = NUM_SPECIAL_TOKENS + RELEASED_NUM_RANKS
 
+VOCAB_SIZE = 131_072  # with 1,000 control tokens
+
 
 def write_tekken(folder: Path) -> Path:
     """Writes `folder`/tekken.json and returns its path."""

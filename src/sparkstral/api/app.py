@@ -10,12 +10,14 @@ from fastapi import FastAPI
 from sparkstral.api import errors, openapi
 from sparkstral.api.door import LoopbackNamesOnly, is_loopback
 from sparkstral.api.health import health_router
+from sparkstral.api.metrics import Metrics, metrics_router
 from sparkstral.api.models import models_router
 from sparkstral.api.openai_chat.route import chat_router
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
+from sparkstral.serving.admission import Admission
 from sparkstral.serving.generate import Generator
 
 
@@ -40,7 +42,10 @@ def create_app(client: EngineClient, tokenizer: ChatTokenizer, config: ServerCon
         app.add_middleware(LoopbackNamesOnly, host=config.host)
     errors.install(app)
     openapi.install(app, ChatCompletionRequest)
+    admission = Admission(config.max_in_flight)
+    metrics = Metrics(client, admission, config.served_model_name)
     app.include_router(health_router(client))
+    app.include_router(metrics_router(metrics))
     app.include_router(models_router(client, config.served_model_name))
-    app.include_router(chat_router(client, Generator(client, tokenizer, config), config))
+    app.include_router(chat_router(client, Generator(client, tokenizer, config, admission, metrics), config))
     return app

@@ -1,8 +1,8 @@
-"""GET /health, /readyz, /livez: whether the server can serve, and if not, why not and how far it is.
+"""GET /livez, /startupz, /readyz, /health: whether the server lives, how far its engine is, whether it can serve.
 
-/health and /readyz are the same: 200 only once the engine has made a real token and takes requests, and then
-with the engine's facts and counts. /livez says no more than that this process answers; it stays 200 while the
-model loads.
+/livez says no more than that this process answers. /startupz is 200 once the engine has begun to serve, before that
+it tells the phase and when it may be over. /health and /readyz are the same: 200 only while requests are served, which
+takes a real token at first and signs of life from then on, and then with the engine's facts and counts.
 """
 
 from __future__ import annotations
@@ -17,9 +17,23 @@ from sparkstral.api.errors import RETRY_AFTER_S
 from sparkstral.engine.client import EngineClient
 from sparkstral.types import EnginePhase
 
+MIN_PROGRESS = 0.02  # of a phase, before its end is guessed from it
+_STARTED = (EnginePhase.READY, EnginePhase.STALLED, EnginePhase.DRAINING)
+
 
 def health_router(client: EngineClient) -> APIRouter:
     router = APIRouter(tags=["health"])
+
+    def answer(is_ok: bool, **more: Any) -> JSONResponse:
+        status = client.status()
+        body: dict[str, Any] = {
+            "status": "ok" if is_ok else "unavailable",
+            "phase": status.phase.value,
+            "progress": status.progress,
+            "detail": status.detail,
+            **more,
+        }
+        return JSONResponse(body, 200 if is_ok else 503, {} if is_ok else {"Retry-After": str(RETRY_AFTER_S)})
 
     @router.head("/readyz", include_in_schema=False)
     @router.head("/health", include_in_schema=False)
@@ -28,19 +42,19 @@ def health_router(client: EngineClient) -> APIRouter:
     async def health() -> JSONResponse:
         """200 when requests are served, with facts and counts of the engine; else
         503 with the engine's phase, progress (0 to 1) and reason."""
-        status = client.status()
-        is_ready = status.phase is EnginePhase.READY
-        body: dict[str, Any] = {
-            "status": "ok" if is_ready else "unavailable",
-            "phase": status.phase.value,
-            "progress": status.progress,
-            "detail": status.detail,
-        }
-        if is_ready:
-            body |= {"info": asdict(client.info), "stats": asdict(client.stats())}
-        return JSONResponse(
-            body, 200 if is_ready else 503, {} if is_ready else {"Retry-After": str(RETRY_AFTER_S)}
-        )
+        if client.status().phase is EnginePhase.READY:
+            return answer(True, info=asdict(client.info), stats=asdict(client.stats()))
+        return answer(False)
+
+    @router.head("/startupz", include_in_schema=False)
+    @router.get("/startupz")
+    async def startupz() -> JSONResponse:
+        """200 once the engine has made its first token; else 503 with its phase, for how long it has been in it
+        (`phase_s`) and, while it loads, in how many seconds that may be done (`eta_s`)."""
+        status, phase_s = client.status(), client.phase_age_s()
+        is_told = status.phase is EnginePhase.LOADING and status.progress >= MIN_PROGRESS
+        eta_s = round(phase_s / status.progress - phase_s, 1) if is_told else None
+        return answer(status.phase in _STARTED, phase_s=round(phase_s, 1), eta_s=eta_s)
 
     @router.head("/livez", include_in_schema=False)
     @router.get("/livez")

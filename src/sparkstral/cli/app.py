@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sparkstral.cli import bench, chat, eval_demo, inspect, serve
+from sparkstral.cli import bench, bench_load, chat, eval_demo, inspect, serve
 from sparkstral.errors import ConfigError, SparkstralError
 
 app = typer.Typer(
@@ -57,7 +57,9 @@ kernels_app.command("build")(bench.build)
 app.add_typer(kernels_app, name="kernels")
 
 bench_app = typer.Typer(help="Measure, project, compare.", no_args_is_help=True)
-for command in (bench.kernels, bench.engine, bench.load, bench.project, bench.compare):
+for command in (
+    bench.kernels, bench.engine, bench.load, bench_load.serve, bench_load.soak, bench.project, bench.compare,
+):  # fmt: skip
     bench_app.command(command.__name__)(command)
 app.add_typer(bench_app, name="bench")
 

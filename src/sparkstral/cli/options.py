@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from sparkstral.config import EngineConfig
+from sparkstral.config import DEFAULT_MAX_SLOWDOWN, EngineConfig
 from sparkstral.errors import ConfigError
 from sparkstral.units import GiB, KiB, MiB
 
@@ -25,9 +25,17 @@ MaxNumSeqs = Annotated[int, typer.Option("--max-num-seqs", min=1, max=1024, help
 MaxNumBatchedTokens = Annotated[
     int, typer.Option("--max-num-batched-tokens", min=16, help="Tokens of one step; longer prompts go in chunks.")
 ]
+MaxSlowdown = Annotated[
+    float,
+    typer.Option("--max-slowdown", min=0, help="How many times slower answers may come beside prompts; 0: any."),
+]
 KvMemory = Annotated[
     str | None, typer.Option("--kv-memory", help="Size of the KV cache, e.g. 8GiB. Default: what the plan finds.")
 ]
+KvDir = Annotated[
+    Path | None, typer.Option("--kv-dir", help="A folder in which cached prefixes of long prompts outlive a restart.")
+]
+KvDirSize = Annotated[str | None, typer.Option("--kv-dir-size", help="How large it may get. Default: 64GiB.")]
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads. Default: all cores.")]
 
 
@@ -70,14 +78,19 @@ def engine_config(
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
+    max_slowdown: float = DEFAULT_MAX_SLOWDOWN,
     kv_memory: str | None = None,
+    kv_dir: Path | None = None,
+    kv_dir_size: str | None = None,
     threads: int | None = None,
 ) -> EngineConfig:
     """The engine's configuration from flags; None leaves the default of config.py."""
-    given = {
+    given: dict[str, Any] = {
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
         "kv_memory_bytes": None if kv_memory is None else parse_bytes(kv_memory, "--kv-memory"),
+        "kv_dir": kv_dir,
+        "kv_dir_bytes": None if kv_dir_size is None else parse_bytes(kv_dir_size, "--kv-dir-size"),
         "num_threads": threads,
     }
     return EngineConfig(
@@ -85,5 +98,6 @@ def engine_config(
         device=device.value,
         kernels=kernels.value,
         max_model_len=max_model_len,
+        max_slowdown=max_slowdown or None,
         **{name: value for name, value in given.items() if value is not None},
     )

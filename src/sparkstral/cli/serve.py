@@ -28,6 +28,7 @@ from sparkstral.config import (
     DEFAULT_HOST,
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
+    DEFAULT_MAX_SLOWDOWN,
     DEFAULT_PORT,
     SERVED_MODEL_NAME,
     ServerConfig,
@@ -39,7 +40,7 @@ from sparkstral.types import EngineInfo
 
 logger = logging.getLogger(__name__)
 
-DRAIN_S = 10.0  # after Ctrl-C, for answers that are nearly done; a supervisor's patience is usually longer
+DRAIN_S = 10.0  # for answers that are nearly done; a supervisor's patience is usually longer
 
 
 def serve(
@@ -50,10 +51,16 @@ def serve(
     max_model_len: options.MaxModelLen = None,
     max_num_seqs: options.MaxNumSeqs = DEFAULT_MAX_NUM_SEQS,
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     kv_memory: options.KvMemory = None,
+    kv_dir: options.KvDir = None,
+    kv_dir_size: options.KvDirSize = None,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
     threads: options.Threads = None,
+    drain_s: Annotated[
+        float, typer.Option(min=0, help="Seconds that answers under way have to end after SIGTERM or Ctrl-C.")
+    ] = DRAIN_S,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
@@ -66,7 +73,10 @@ def serve(
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
+        max_slowdown=max_slowdown,
         kv_memory=kv_memory,
+        kv_dir=kv_dir,
+        kv_dir_size=kv_dir_size,
         threads=threads,
     )
     server_config = ServerConfig(host=host, port=port, served_model_name=served_model_name)
@@ -78,12 +88,13 @@ def serve(
         uvicorn.Config(
             app,
             lifespan="on",
-            timeout_graceful_shutdown=math.ceil(DRAIN_S + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
+            timeout_graceful_shutdown=math.ceil(drain_s + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
             access_log=False,
             log_level="warning",
             log_config=None,  # logs.configure has seen to it
         ),
         client,
+        drain_s,
     )
     asyncio.run(_serve(server, listener, client, server_config, as_json=as_json))
 
@@ -91,7 +102,7 @@ def serve(
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=2048)
+        listener = socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, TypeError, ValueError) as error:  # the latter two: no host could have that name
         reason = getattr(error, "strerror", None) or error
         if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
@@ -100,6 +111,10 @@ def _listen(host: str, port: int) -> socket.socket:
         else:
             remedy = "Give an address of this machine: --host 127.0.0.1, or 0.0.0.0 for all of them."
         raise ConfigError(f"Cannot listen on {host}:{port}: {reason}. {remedy}") from error
+    if sys.platform == "linux":
+        # What the application gives up, the kernel still tries to deliver; connections inherit this limit on that.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(ServerConfig().reader_timeout_s * 1000))
+    return listener
 
 
 class DrainingServer(uvicorn.Server):
@@ -109,7 +124,7 @@ class DrainingServer(uvicorn.Server):
     ended by the engine's stop, with the reason.
     """
 
-    def __init__(self, config: uvicorn.Config, client: EngineClient, drain_s: float = DRAIN_S) -> None:
+    def __init__(self, config: uvicorn.Config, client: EngineClient, drain_s: float) -> None:
         super().__init__(config)
         self._client = client
         self._drain_s = drain_s

@@ -23,9 +23,11 @@ from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.config import EngineConfig
 from sparkstral.engine.core import EngineCore, Runner
 from sparkstral.engine.inbox import Inbox
+from sparkstral.engine.kv_persistence import KvPersistence
 from sparkstral.engine.messages import FromEngine
 from sparkstral.errors import ConfigError, SparkstralError
 from sparkstral.kernels.select import select_kernels
+from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.memory.lines import PlanLine
@@ -34,6 +36,7 @@ from sparkstral.memory.probe import AvailableMemory, host_memory
 from sparkstral.memory.workspace import Workspace
 from sparkstral.model.config import LATENT_WIDTH
 from sparkstral.model.mistral4 import Mistral4
+from sparkstral.runner.block_copy import BlockCopier
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
@@ -106,6 +109,7 @@ def build_engine(
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=memory_plan.max_model_len,
             vocab_size=model_config.vocab_size,
+            max_slowdown=config.max_slowdown,
         ),
         cache,
     )
@@ -121,7 +125,7 @@ def build_engine(
             )
             del weights  # the model has taken them over
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
-            runner = fast_runner
+            runner, latent_pool = fast_runner, fast_runner.latent_pool
         else:
             model = Mistral4(model_config, weights, device, dtype)
             del weights  # the model has its own form of them
@@ -137,7 +141,26 @@ def build_engine(
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
     )
-    return EngineCore(scheduler, runner, grammars, inbox, send), info
+    persistence = None
+    if config.kv_dir is not None:
+        persistence = KvPersistence(
+            cache, open_block_store(config, load_plan, dtype), BlockCopier(latent_pool)
+        )
+    return EngineCore(scheduler, runner, grammars, inbox, send, persistence), info
+
+
+def open_block_store(config: EngineConfig, load_plan: LoadPlan, dtype: torch.dtype) -> BlockStore:
+    """The folder of --kv-dir, for blocks of this model alone: its files by name, size and time, the cache's type and
+    block. Raises ConfigError if it cannot be used."""
+    assert config.kv_dir is not None
+    files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(load_plan.file_bytes)]
+    layout = repr((files, load_plan.config, str(dtype), config.block_size_tokens)).encode()
+    try:
+        return BlockStore(config.kv_dir, layout, config.kv_dir_bytes)
+    except OSError as error:
+        raise ConfigError(
+            f"--kv-dir {config.kv_dir} cannot be used: {error}. Name a folder that can be written."
+        ) from error
 
 
 def choose_device(name: str) -> torch.device:

@@ -1,23 +1,29 @@
 """The engine process: `python -m sparkstral.engine.child SETUP`, started by process.py.
 
 Owns the child's side of the sockets and its bond to the parent: it lives no longer than the process that
-holds the other end of its standard input.
+holds the other end of its standard input. Two things see to that: a thread that reads there, which also removes the
+sockets' folder, and, once the engine is ready, the kernel, since a thread hears nothing while a library that hangs
+holds the interpreter, or while this process is stopped.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import zmq
 
 from sparkstral import logs
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.lifecycle import live
-from sparkstral.engine.messages import FromEngine, Setup, decode_setup, decode_to_engine, encode
+from sparkstral.engine.messages import FromEngine, Ready, Setup, decode_setup, decode_to_engine, encode
 
+PR_SET_PDEATHSIG = 1  # prctl(2)
 FLUSH_MS = 1_000  # for the last message; the parent reads at once if it is there
 
 
@@ -26,7 +32,8 @@ def main(setup: Setup) -> None:
     # Whoever signals the whole group means the server, which ends its engine in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
+    folder = Path(setup.to_engine_address.removeprefix("ipc://")).parent
+    threading.Thread(target=_end_with_parent, args=(folder,), name="parent", daemon=True).start()
 
     inbox = Inbox()
     context = zmq.Context()
@@ -36,6 +43,9 @@ def main(setup: Setup) -> None:
     threading.Thread(target=_listen, args=(context, setup.to_engine_address, inbox), name="listen", daemon=True).start()
 
     def send(message: FromEngine) -> None:
+        if isinstance(message, Ready) and sys.platform == "linux":
+            # The parent's thread that started us is the one that runs its event loop, so it lives as long as we matter.
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         push.send(encode(message))
 
     live(setup.config, inbox, send)
@@ -56,9 +66,10 @@ def _listen(context: zmq.Context[zmq.Socket[bytes]], address: str, inbox: Inbox)
             inbox.put(decode_to_engine(data))
 
 
-def _end_with_parent() -> None:
+def _end_with_parent(folder: Path) -> None:
     """Nothing is ever written to this pipe: a read returns when the parent is gone."""
     os.read(sys.stdin.fileno(), 1)
+    shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
 
 

@@ -6,7 +6,7 @@ All methods are called from one asyncio event loop, the one in which `start` was
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
 from sparkstral.types import EngineInfo, EngineStats, EngineStatus, GenerationRequest, TokenOutput
@@ -42,3 +42,13 @@ class EngineClient(Protocol):
 
     def stats(self) -> EngineStats:
         """The counts after the newest step that this process knows of; zeros before the first."""
+
+    def watch_steps(self, observer: Callable[[EngineStats], None]) -> None:
+        """Call `observer` with the counts after every step, and now and then while there is none."""
+
+    def phase_age_s(self) -> float:
+        """Seconds since the phase of `status()` began."""
+
+    @property
+    def process_id(self) -> int | None:
+        """Of the engine's process, while it has one of its own."""

@@ -7,11 +7,13 @@ an engine is built. Runs in one thread, which alone touches requests, blocks and
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from sparkstral.engine.inbox import Inbox
+from sparkstral.engine.kv_persistence import KvPersistence
 from sparkstral.engine.messages import Abort, FromEngine, Outputs, Shutdown, Submit
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.model_runner import DeviceError
@@ -52,6 +54,7 @@ class OverlappingRunner(Protocol):
 class _Submitted:
     step: SchedulerOutput
     pending: Any  # the runner's; None: it could not be launched
+    begin_s: float  # of time.perf_counter
 
 
 class EngineCore:
@@ -64,14 +67,17 @@ class EngineCore:
         grammars: GrammarCompiler,
         inbox: Inbox,
         send: Callable[[FromEngine], None],
+        persistence: KvPersistence | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._grammars = grammars
         self._inbox = inbox
         self._send = send
+        self._persistence = persistence
         self._overlapping = runner if isinstance(runner, OverlappingRunner) else None
         self._submitted: _Submitted | None = None  # the step in flight, of an overlapping runner
+        self._device_free_s = 0.0  # when it ended the last step that was collected
         self._outputs: list[TokenOutput] = []
         self._waiting_for_grammar: dict[str, tuple[GenerationRequest, Compilation]] = {}
         # Holding a grammar keeps it from being forgotten while its request may still be preempted and resumed.
@@ -91,7 +97,9 @@ class EngineCore:
         while True:
             next_poll_s = self._grammars.poll()
             self._admit_compiled()
-            if self._outputs or self._has_work:
+            for request in self._persistence.work() if self._persistence else ():
+                self._enter(request)
+            if self._outputs or self._has_work or (self._persistence and self._persistence.is_busy):
                 wait_s = 0.0
             else:
                 wait_s = HEARTBEAT_S if next_poll_s is None else min(HEARTBEAT_S, next_poll_s)
@@ -102,6 +110,8 @@ class EngineCore:
                     case Abort(request_id):
                         self._abort(request_id)
                     case Shutdown():
+                        if self._persistence:
+                            self._persistence.close()
                         return
             if self._has_work:
                 self._step()
@@ -138,12 +148,17 @@ class EngineCore:
                 self._admit(request)
 
     def _admit(self, request: GenerationRequest) -> None:
+        if self._persistence is None or not self._persistence.begin(request):
+            self._enter(request)
+
+    def _enter(self, request: GenerationRequest) -> None:
         refusal = self._scheduler.add(request)
         if refusal is not None:
             self._outputs.append(refusal)
 
     def _abort(self, request_id: str) -> None:
-        if self._waiting_for_grammar.pop(request_id, None) is not None:
+        is_restored = self._persistence is not None and self._persistence.cancel(request_id)
+        if is_restored or self._waiting_for_grammar.pop(request_id, None) is not None:
             self._outputs.append(TokenOutput(request_id, (), finish_reason=FinishReason.ABORTED))
             return
         output = self._scheduler.abort(request_id)
@@ -155,7 +170,9 @@ class EngineCore:
             self._overlapped_step(self._overlapping)
             return
         step = self._scheduler.schedule()
+        begin_s = time.perf_counter()
         result = self._guarded(step, lambda: self._runner.execute(step))
+        self._scheduler.took(step, time.perf_counter() - begin_s)
         self._outputs.extend(self._scheduler.update(step, result or _failed(step)))
 
     def _overlapped_step(self, runner: OverlappingRunner) -> None:
@@ -165,10 +182,14 @@ class EngineCore:
         self._submitted = None if ahead is None else self._submit_step(runner, ahead)
         step, pending = current.step, current.pending
         result = None if pending is None else self._guarded(step, lambda: runner.collect(pending))
+        now_s = time.perf_counter()
+        self._scheduler.took(step, now_s - max(current.begin_s, self._device_free_s))
+        self._device_free_s = now_s
         self._outputs.extend(self._scheduler.update(step, result or _failed(step)))
 
     def _submit_step(self, runner: OverlappingRunner, step: SchedulerOutput) -> _Submitted:
-        return _Submitted(step, self._guarded(step, lambda: runner.submit(step)))
+        begin_s = time.perf_counter()
+        return _Submitted(step, self._guarded(step, lambda: runner.submit(step)), begin_s)
 
     def _guarded(self, step: SchedulerOutput, work: Callable[[], _T]) -> _T | None:
         """The result of `work`, or None if it raised: the device works on, so only those whose step this was have lost

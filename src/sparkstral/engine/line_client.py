@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 
 from sparkstral.engine.messages import Abort, FromEngine, Outputs, Ready, StatusChanged, Submit, ToEngine
@@ -62,6 +63,8 @@ class LineClient(ABC):
         self._info: EngineInfo | None = None
         self._stats = EngineStats(0, num_running=0, num_waiting=0, num_free_blocks=0, num_cached_blocks=0)
         self._settled = asyncio.Event()  # READY or DEAD
+        self._phase_began_s = time.monotonic()
+        self._step_observers: list[Callable[[EngineStats], None]] = []
 
     @abstractmethod
     def _send(self, message: ToEngine) -> None:
@@ -103,10 +106,22 @@ class LineClient(ABC):
     def stats(self) -> EngineStats:
         return self._stats
 
+    def watch_steps(self, observer: Callable[[EngineStats], None]) -> None:
+        self._step_observers.append(observer)
+
+    def phase_age_s(self) -> float:
+        return time.monotonic() - self._phase_began_s
+
+    @property
+    def process_id(self) -> int | None:
+        return None
+
     def _receive(self, message: FromEngine) -> None:
         match message:
             case Outputs(outputs, stats):
                 self._stats = stats
+                for observe in self._step_observers:
+                    observe(stats)
                 for output in outputs:
                     stream = self._streams.get(output.request_id)
                     if stream is not None:  # else its reader has left
@@ -118,15 +133,19 @@ class LineClient(ABC):
                 self._set_status(status)
 
     def _set_status(self, status: EngineStatus) -> None:
-        """The first reason for a death stays, and every request that runs then ends with it (law L6)."""
+        """A phase begins. The reason for the last death stays, and every request that runs at a death ends with its
+        reason (law L6)."""
         is_dying = self._status.phase is EnginePhase.DRAINING and status.phase is not EnginePhase.DEAD
         if self._status.phase is EnginePhase.DEAD or is_dying:
             return
-        if status.phase is EnginePhase.DEAD and self._status.phase is EnginePhase.READY:
+        is_over = status.phase in (EnginePhase.DEAD, EnginePhase.RESTARTING)
+        if is_over and self._info is not None and self._status.phase is not EnginePhase.DRAINING:
             # A start that fails is told to whoever waits for it; this nobody would hear of else.
             logger.error("The engine has died: %s", status.detail)
+        if status.phase is not self._status.phase:
+            self._phase_began_s = time.monotonic()
         self._status = status
-        if status.phase is EnginePhase.DEAD:
+        if is_over:
             failure = Failure("engine_dead", status.detail)
             for request_id, stream in self._streams.items():
                 if not stream.has_ended:

@@ -1,8 +1,8 @@
 """The engine in a process of its own: what kills it does not kill the server.
 
-Owns the child process, the two sockets and the news of its end; child.py is the other side. The sockets lie
-in a folder that only this user can enter. Must not import the tensor world: the server's process does without
-it.
+Owns the child process, the two sockets, the news of its end and its successor's start; child.py is the other side.
+The sockets lie in a folder that only this user can enter, and only until both sides are connected. Must not import
+the tensor world: the server's process does without it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -36,67 +38,159 @@ from sparkstral.engine.messages import (
     encode,
     encode_setup,
 )
+from sparkstral.engine.supervision import DEFAULT_PATIENCE, Patience, Pulse, Restarts
 from sparkstral.types import EnginePhase, EngineStatus
 
 logger = logging.getLogger(__name__)
 
 CHILD_MODULE = "sparkstral.engine.child"
+TICK_S = 0.5  # how often the engine's pulse is felt; twice a heartbeat, and nothing in CPU time
 STOP_TIMEOUT_S = 10.0  # on a CPU a step of a large prompt takes seconds; what takes longer is ended by force
 LAST_WORDS_S = 1.0  # at most, for why a child has ended: it was sent before, but this process may be busy
 LAST_TOKENS_S = 0.1  # for what a child that was ended by a signal had sent: it had no time to say why
 
 
 class ProcessEngineClient(LineClient):
-    """An `EngineClient`; see there."""
+    """An `EngineClient`; see there.
+
+    An engine that dies after it was ready is followed by another, with pauses that grow, until there were too many
+    failures in a short time; one that says nothing any more is ended, which is such a failure.
+    """
 
     def __init__(
-        self, config: EngineConfig, log_style: Literal["text", "json"] = "text", log_level: str = "INFO"
+        self,
+        config: EngineConfig,
+        log_style: Literal["text", "json"] = "text",
+        log_level: str = "INFO",
+        patience: Patience = DEFAULT_PATIENCE,
     ) -> None:
         super().__init__()
         self._config = config
         self._log_style = log_style
         self._log_level = log_level
+        self._patience = patience
+        self._restarts = Restarts(patience)
         self._child: EngineProcess | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._supervising: asyncio.Task[None] | None = None
+        self._stopping = asyncio.Event()
+        self._pulse = Pulse(2 * TICK_S)
+        self._last_words: EngineStatus | None = None  # of the child, or about it
+        self._delay_s = 0.0  # before the next start
 
     async def start(self) -> None:
-        child = EngineProcess(self._receive)
-        try:
-            await child.spawn(self._config, self._log_style, self._log_level)
-        except (OSError, zmq.ZMQError) as error:
-            child.close()
-            reason = f"The engine process could not be started: {error}."
-            self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
-            return
-        self._child = child
-        self._watching = asyncio.create_task(self._watch(child))
+        failure = await self._spawn()
+        if failure is not None:
+            self._set_status(failure)
+        else:
+            self._supervising = asyncio.create_task(self._supervise())
 
     async def stop(self) -> None:
         self._set_status(EngineStatus(EnginePhase.DRAINING))
-        if self._child is not None and self._watching is not None:
+        self._stopping.set()
+        if self._supervising is not None:
             # A child that does not hear yet is still importing; there is nothing to end in good order.
-            if not self._child.send(Shutdown()):
+            if self._child is not None and not self._child.send(Shutdown()):
                 self._child.kill()
-            await asyncio.wait([self._watching], timeout=STOP_TIMEOUT_S)
-            self._child.kill()
-            await self._watching
+            await asyncio.wait([self._supervising], timeout=STOP_TIMEOUT_S)
+            if self._child is not None:
+                self._child.kill()
+            await self._supervising
         self._set_status(EngineStatus(EnginePhase.DEAD, detail=STOPPED))
 
     @property
     def process_id(self) -> int | None:
-        """The child's process id, for those who watch it from outside."""
         return None if self._child is None else self._child.process_id
 
     def _send(self, message: ToEngine) -> None:
         if self._child is not None:
             self._child.send(message)
 
-    async def _watch(self, child: EngineProcess) -> None:
-        """Until the child is gone; then whatever still waits for it is told."""
-        reason = await child.wait()
-        if self._status.phase is EnginePhase.DRAINING:
-            reason = STOPPED  # perhaps by force, and by us
-        self._set_status(EngineStatus(EnginePhase.DEAD, detail=reason))
+    def _receive(self, message: FromEngine) -> None:
+        self._pulse.beat()
+        if isinstance(message, StatusChanged) and message.status.phase is EnginePhase.DEAD:
+            self._last_words = self._last_words or message.status  # what follows from it is decided when it is gone
+            return
+        if self._status.phase is EnginePhase.STALLED:
+            logger.warning("the engine goes on")
+            self._set_status(EngineStatus(EnginePhase.READY, 1.0))
+        super()._receive(message)
+
+    async def _spawn(self) -> EngineStatus | None:
+        """Start a child; if that cannot be done, the status with the reason."""
+        self._last_words = None
+        self._pulse.beat()
+        child = EngineProcess(self._receive)
+        try:
+            await child.spawn(self._config, self._log_style, self._log_level)
+        except (OSError, zmq.ZMQError) as error:
+            child.close()
+            return EngineStatus(EnginePhase.DEAD, detail=f"The engine process could not be started: {error}.")
+        self._child = child
+        return None
+
+    async def _supervise(self) -> None:
+        """From child to child, until one is not followed by another."""
+        failure: EngineStatus | None = None
+        while True:
+            if failure is None:
+                failure = await self._outlive_child()
+            if self._stopping.is_set():
+                self._set_status(EngineStatus(EnginePhase.DEAD, detail=STOPPED))  # perhaps by force, and by us
+                return
+            failure = self._after(failure)
+            self._set_status(failure)
+            if failure.phase is EnginePhase.DEAD:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), self._delay_s)
+            if not self._stopping.is_set():
+                failure = await self._spawn()
+                if failure is None:
+                    self._set_status(EngineStatus(EnginePhase.STARTING))
+
+    def _after(self, failure: EngineStatus) -> EngineStatus:
+        """What follows from the failure: another start after `_delay_s`, or the end."""
+        if self._info is None or failure.is_usage_error:  # what did not work once is left to whoever started it
+            return failure
+        delay_s, num_failures = self._restarts.delay_after_failure(time.monotonic()), self._restarts.num_recent
+        patience = self._patience
+        if delay_s is None:
+            window = f"{num_failures} failures within {patience.window_s / 60:g} minutes"
+            return replace(failure, detail=f"{failure.detail} This was the last of {window}, so it is not tried again.")
+        self._delay_s = delay_s
+        detail = f"{failure.detail} It is started again in {delay_s:g} s (failure {num_failures} of "
+        return EngineStatus(EnginePhase.RESTARTING, detail=f"{detail}{patience.max_failures} that are borne).")
+
+    async def _outlive_child(self) -> EngineStatus:
+        """Watch the child until it is gone; why it went."""
+        child = self._child
+        assert child is not None  # it was spawned
+        watching = asyncio.create_task(self._watch_pulse(child))
+        try:
+            reason = await child.wait()
+        finally:
+            watching.cancel()
+        self._child = None
+        return self._last_words or EngineStatus(EnginePhase.DEAD, detail=reason)
+
+    async def _watch_pulse(self, child: EngineProcess) -> None:
+        patience = self._patience
+        while True:
+            await asyncio.sleep(TICK_S)
+            silent_s = self._pulse.tick(time.monotonic())
+            phase = self._status.phase
+            is_up = phase in (EnginePhase.READY, EnginePhase.STALLED)
+            if silent_s >= (patience.wedged_s if is_up else patience.silent_start_s):
+                where = f"after step {self._stats.step}" if is_up else f"while it was {phase}"
+                detail = f"The engine gave no sign of life for {silent_s:.0f} s {where}, and was ended."
+                self._last_words = EngineStatus(EnginePhase.DEAD, detail=detail)
+                child.kill()
+                return
+            if is_up and silent_s >= patience.stalled_s:
+                if phase is EnginePhase.READY:
+                    logger.warning("no sign of life from the engine for %.0f s", silent_s)
+                detail = f"no sign of life for {silent_s:.0f} s; it is ended after {patience.wedged_s:g} s"
+                self._set_status(EngineStatus(EnginePhase.STALLED, detail=detail))
 
 
 class EngineProcess:
@@ -177,13 +271,20 @@ class EngineProcess:
         self._push.close(linger=0)
         self._pull.close(linger=0)
         self._context.term()
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
+        """Connected sockets need their names no more, and so nothing is left if this process is killed."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
 
     async def _listen(self) -> None:
         """Pass on all messages, up to the one after which nothing follows."""
         while True:
             message = decode_from_engine(await self._pull.recv())
+            if self._folder is not None and self._push.poll(0, zmq.POLLOUT):
+                self._remove_folder()
             self._receive(message)
             if isinstance(message, StatusChanged) and message.status.phase is EnginePhase.DEAD:
                 return

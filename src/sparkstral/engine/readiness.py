@@ -20,7 +20,8 @@ def not_ready(status: EngineStatus) -> NotReadyError:
     detail = f": {status.detail.rstrip('.')}" if status.detail else ""
     if status.phase is EnginePhase.DEAD:
         return NotReadyError(f"The engine is dead{detail}. Restart the server.")
-    return NotReadyError(f"The engine is {status.phase} ({status.progress:.0%}){detail}. Ask again soon.")
+    progress = f" ({status.progress:.0%})" if status.phase is EnginePhase.LOADING else ""
+    return NotReadyError(f"The engine is {status.phase}{progress}{detail}. Ask again soon.")
 
 
 def failed_start(status: EngineStatus) -> SparkstralError:

@@ -11,11 +11,14 @@ its end, a child is always taken for reuse before its parent: no entry of the in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sparkstral.kv_cache.block_pool import BlockPool
 from sparkstral.kv_cache.layout import capacity_tokens, num_blocks_for
-from sparkstral.kv_cache.prefix_index import Digest, KeyChain, Parent, PrefixIndex, digest_256
+from sparkstral.kv_cache.prefix_index import BlockKey, Digest, KeyChain, Parent, PrefixIndex, digest_256
+
+
+def _ignore(_: BlockTable) -> None: ...
 
 
 class BlockTable:
@@ -53,6 +56,8 @@ class KvCacheManager:
         self.index = PrefixIndex()
         self.tables: set[BlockTable] = set()  # those that hold blocks
         self.num_releases = 0  # while this stands still, a table that did not fit does not fit
+        self.on_release: Callable[[BlockTable], None] = _ignore  # a table that still holds its blocks
+        self.on_discard: Callable[[BlockTable], None] = _ignore
         self._digest = digest
 
     @property
@@ -136,8 +141,34 @@ class KvCacheManager:
                 self._replace(table, index, shared)
             table.num_full_blocks = index + 1
 
+    def extend_by_cached(self, table: BlockTable, token_ids: Sequence[int]) -> None:
+        """Let a table of full blocks alone hold what the cache has of the prefix of `token_ids` behind them."""
+        while (key := self.next_key(table, token_ids)) is not None:
+            block_id = self.index.find(key, table.parent(len(table.block_ids)))
+            if block_id is None:
+                return
+            self.pool.hold(block_id)
+            self._append_full(table, block_id)
+
+    def next_key(self, table: BlockTable, token_ids: Sequence[int]) -> BlockKey | None:
+        """The key of the block behind those of the table; None where the last token would be in it, or none."""
+        index = len(table.block_ids)
+        if (index + 1) * self.block_size_tokens >= len(token_ids):
+            return None
+        return table.keys.key(index, token_ids)
+
+    def append_restored(self, table: BlockTable, key: BlockKey) -> int:
+        """A block for content that comes from elsewhere, entered into the index behind the table's others; it must be
+        filled before anything is computed. Raises IndexError if no block is free."""
+        block_id = self.pool.take()
+        self.index.remove(block_id)
+        self.index.add(key, block_id, table.parent(len(table.block_ids)))
+        self._append_full(table, block_id)
+        return block_id
+
     def release(self, table: BlockTable) -> None:
         """Give all blocks back, the last first. Full ones stay reusable until they are taken."""
+        self.on_release(table)
         for block_id in reversed(table.block_ids):
             self.pool.release(block_id, keep=block_id in self.index)
         table.block_ids = []
@@ -149,6 +180,7 @@ class KvCacheManager:
     def discard(self, table: BlockTable) -> None:
         """Give all blocks back and let nobody reuse them, nor what follows on them: their content is not
         trusted."""
+        self.on_discard(table)
         for block_id in self.index.remove_with_descendants(table.block_ids):
             self.pool.empty(block_id)
         self.release(table)
@@ -163,6 +195,12 @@ class KvCacheManager:
             hits.append(block_id)
             parent = block_id
         return hits
+
+    def _append_full(self, table: BlockTable, block_id: int) -> None:
+        table.block_ids.append(block_id)
+        table.num_full_blocks += 1
+        table.changed()
+        self.tables.add(table)
 
     def _append_fresh(self, table: BlockTable, num_blocks: int) -> None:
         for _ in range(num_blocks):

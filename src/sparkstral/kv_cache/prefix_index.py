@@ -80,6 +80,11 @@ class PrefixIndex:
             return None
         return entry.block_id
 
+    def holds(self, key: BlockKey, block_id: int) -> bool:
+        """Whether the block with this key is that one."""
+        entry = self._by_digest.get(key.digest)
+        return entry is not None and entry.block_id == block_id and entry.key.tokens == key.tokens
+
     def add(self, key: BlockKey, block_id: int, parent: Parent) -> bool:
         """Enter a block; False, and nothing done, if its digest is taken or its parent is not in the
         index."""

@@ -70,7 +70,7 @@ class FastRunner:
         limits, kernels = model.limits, model.kernels
         device, block_size = latent_pool.device, latent_pool.shape[2]
         self._model = model
-        self._latent_pool = latent_pool
+        self.latent_pool = latent_pool
         self._kernels = kernels
         self._states = RequestStates(base_seed, compiled_grammar)
         self._shape = StepShape(block_size, limits.max_num_seqs, kernels.prefill, limits.prefill_keys)
@@ -85,7 +85,7 @@ class FastRunner:
 
     @property
     def device(self) -> torch.device:
-        return self._latent_pool.device
+        return self.latent_pool.device
 
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
         """Carry out `step` and wait for it."""
@@ -192,7 +192,7 @@ class FastRunner:
         sampling_rows = [(row, scheduled[index]) for row, index in enumerate(sampling_requests)]
         wanted = self._fill_parameters(arrays, sampling_rows, failures)
         self._buffers.send_inputs()
-        logits = self._model.forward(batch, self._latent_pool)
+        logits = self._model.forward(batch, self.latent_pool)
         if sampling_rows:
             self._send_masks(wanted, arrays["mask_rows"], failures)
             self._sample(logits)

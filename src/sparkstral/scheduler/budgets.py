@@ -17,6 +17,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int  # tokens of one step
     max_model_len: int  # tokens of prompt and output together
     vocab_size: int  # token ids are below it
+    max_slowdown: float | None = None  # of running answers by prompts that are computed beside them; see pacing
 
 
 def share_prefill(budget: int, num_remaining: Sequence[int]) -> list[int]:

@@ -1,6 +1,6 @@
 """Requests in, steps out, results back in.
 
-Owns the life of every request from `add` to its one terminal output; must not know tensors, text or time.
+Owns the life of every request from `add` to its one terminal output; must not know tensors, text or clocks.
 There is no prefill phase and no decode phase: in each step a request's num_computed_tokens catches up with
 its tokens.
 
@@ -21,6 +21,7 @@ from sparkstral.kv_cache.layout import num_blocks_for
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.scheduler import policy
 from sparkstral.scheduler.budgets import SchedulerConfig, share_prefill
+from sparkstral.scheduler.pacing import Pacer
 from sparkstral.scheduler.request import Request, RequestStatus
 from sparkstral.types import (
     UNSEEN,
@@ -74,6 +75,9 @@ class Scheduler:
         self._num_cached_prompt_tokens = 0
         self._num_generated_tokens = 0
         self._num_preemptions = 0
+        self._num_sick_requests = 0
+        self._pacer = Pacer(config.max_slowdown)
+        self._last_step_s = 0.0
 
     @property
     def has_work(self) -> bool:
@@ -254,6 +258,12 @@ class Scheduler:
                 outputs.append(self._end(request, new_token_ids, finish_reason=finish_reason))
         return outputs
 
+    def took(self, output: SchedulerOutput, seconds: float) -> None:
+        """How long the device was busy with a step: the next ones are planned by it."""
+        num_decoding = sum(row.samples and len(row.token_ids) == 1 for row in output.scheduled)
+        self._pacer.took(num_decoding, output.num_scheduled_tokens - num_decoding, seconds)
+        self._last_step_s = seconds
+
     def stats(self) -> EngineStats:
         return EngineStats(
             step=self._step,
@@ -265,6 +275,8 @@ class Scheduler:
             num_cached_prompt_tokens=self._num_cached_prompt_tokens,
             num_generated_tokens=self._num_generated_tokens,
             num_preemptions=self._num_preemptions,
+            num_sick_requests=self._num_sick_requests,
+            last_step_s=self._last_step_s,
         )
 
     # ---- planning ------------------------------------------------------------------------------------------
@@ -354,6 +366,8 @@ class Scheduler:
                 self._skip_to(request, num_computed_tokens)
                 catching_up.append(request)
         budget = self._config.max_num_batched_tokens - len(plan)
+        if catching_up:
+            budget = self._pacer.prompt_tokens(len(plan), budget)
         shares = share_prefill(budget, [request.num_remaining_tokens for request in catching_up])
         plan += [(request, share) for request, share in zip(catching_up, shares, strict=True) if share]
         return plan
@@ -364,6 +378,7 @@ class Scheduler:
         """End one running request by a failure; what it computed with sick numbers is not to be reused."""
         self._running.remove(request)
         if failure.code == "numerics":
+            self._num_sick_requests += 1
             self._cache.discard(request.table)
         return self._end(request, (), failure=failure)
 

@@ -16,11 +16,13 @@ class Admission:
     def __init__(self, max_in_flight: int) -> None:
         self.max_in_flight = max_in_flight
         self.num_in_flight = 0
+        self.num_refused = 0
 
     @contextmanager
     def slot(self) -> Iterator[None]:
         """A place for one request while the block runs. Raises OverloadedError when all are taken."""
         if self.num_in_flight >= self.max_in_flight:
+            self.num_refused += 1
             raise OverloadedError(
                 f"{self.num_in_flight:,} requests are in flight, which is all that this server takes. "
                 f"Ask again in {RETRY_AFTER_S} s, or send fewer at once.",

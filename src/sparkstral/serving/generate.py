@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -22,10 +23,12 @@ from sparkstral.engine.client import EngineClient
 from sparkstral.engine.readiness import require_ready
 from sparkstral.errors import NotReadyError, PromptTooLongError
 from sparkstral.serving.admission import Admission
+from sparkstral.serving.trace import Observer, Trace
 from sparkstral.types import (
     ChatRequest,
     Failed,
     Failure,
+    Finished,
     FinishReason,
     GenerationRequest,
     OutputEvent,
@@ -43,16 +46,25 @@ class PreparedRequest:
     repairs: tuple[str, ...]
     prefilled_think: bool
     stop: tuple[str, ...]
+    arrived_s: float  # time.monotonic
 
 
 class Generator:
     """Serves chat requests from one engine."""
 
-    def __init__(self, client: EngineClient, tokenizer: ChatTokenizer, config: ServerConfig) -> None:
+    def __init__(
+        self,
+        client: EngineClient,
+        tokenizer: ChatTokenizer,
+        config: ServerConfig,
+        admission: Admission,
+        observer: Observer,
+    ) -> None:
         self._client = client
         self._tokenizer = tokenizer
         self._config = config
-        self.admission = Admission(config.max_in_flight)
+        self._observer = observer
+        self.admission = admission
 
     async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         """Render and check, in a slot of `admission` that the caller holds since it began to read the request.
@@ -61,9 +73,9 @@ class Generator:
         """
         require_ready(self._client.status())
         # In a thread: a long prompt takes seconds to encode, and other answers stream meanwhile.
-        return await asyncio.to_thread(self._prepare, request, request_id)
+        return await asyncio.to_thread(self._prepare, request, request_id, time.monotonic())
 
-    def _prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
+    def _prepare(self, request: ChatRequest, request_id: str, arrived_s: float) -> PreparedRequest:
         rendered = render(request, self._tokenizer)
         num_prompt_tokens = len(rendered.prompt.token_ids)
         max_model_len = self._client.info.max_model_len
@@ -90,7 +102,7 @@ class Generator:
         )
         grammar = grammar_for(request, prefilled_think=rendered.prompt.prefilled_think)
         generation = GenerationRequest(request_id, rendered.prompt.token_ids, sampling, grammar)
-        return PreparedRequest(generation, rendered.repairs, rendered.prompt.prefilled_think, choice.stop)
+        return PreparedRequest(generation, rendered.repairs, rendered.prompt.prefilled_think, choice.stop, arrived_s)
 
     async def run(self, request: PreparedRequest) -> AsyncGenerator[OutputEvent, None]:
         """The answer's events as they come, the last of them Finished or Failed; takes a slot for itself.
@@ -98,19 +110,28 @@ class Generator:
         Raises OverloadedError or NotReadyError before the first event, and nothing after it. Closing it
         early, or cancelling its reader, aborts the request in the engine.
         """
-        with self.admission.slot():
-            async with aclosing(self._answer(request)) as events:
+        generation = request.generation
+        trace = Trace(
+            generation.request_id, len(generation.prompt_token_ids), request.arrived_s, self._observer
+        )
+        with self.admission.slot(), trace:
+            async with aclosing(self._answer(request, trace)) as events:
                 async for event in events:
+                    match event:
+                        case Finished(reason):
+                            trace.outcome = reason
+                        case Failed(failure):
+                            trace.outcome = failure.code
                     yield event
 
-    async def _answer(self, request: PreparedRequest) -> AsyncGenerator[OutputEvent, None]:
+    async def _answer(self, request: PreparedRequest, trace: Trace) -> AsyncGenerator[OutputEvent, None]:
         parser = OutputParser(self._tokenizer, prefilled_think=request.prefilled_think)
         stop = StopStrings(request.stop)
-        num_cached_tokens = 0
         try:
             async with aclosing(self._client.generate(request.generation)) as outputs:
                 async for output in outputs:
-                    num_cached_tokens = max(num_cached_tokens, output.num_cached_tokens)
+                    trace.num_cached_tokens = max(trace.num_cached_tokens, output.num_cached_tokens)
+                    trace.tokens(len(output.new_token_ids))
                     for event in stop.feed(parser.feed(output.new_token_ids)):
                         yield event
                     if output.failure is not None:
@@ -123,7 +144,7 @@ class Generator:
                         last = parser.finish(
                             reason,
                             num_prompt_tokens=len(request.generation.prompt_token_ids),
-                            num_cached_tokens=num_cached_tokens,
+                            num_cached_tokens=trace.num_cached_tokens,
                         )
                         for event in stop.feed(last):
                             yield event

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 from sparkstral.config import EngineConfig
 from sparkstral.engine.messages import STOPPED, FromEngine
 from sparkstral.engine.process import ProcessEngineClient, describe_exit
+from sparkstral.engine.supervision import Patience
 from sparkstral.errors import NotReadyError
 from sparkstral.types import EnginePhase, GenerationRequest, SamplingParams, TokenOutput
 from tests.support.tiny_engine import tiny_config
@@ -32,8 +34,8 @@ def is_gone(process_id: int) -> bool:
         return True
 
 
-async def until_gone(process_id: int) -> None:
-    while not is_gone(process_id):
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
         await asyncio.sleep(0.01)
 
 
@@ -56,16 +58,54 @@ def test_a_killed_engine_fails_its_requests_at_once_with_the_reason(tiny_model: 
             assert failure.code == "engine_dead"
             assert "SIGKILL" in failure.message
             assert sum(output.is_last for output in outputs) == 1
-        assert client.status().phase is EnginePhase.DEAD
+        assert client.status().phase is EnginePhase.RESTARTING
         with pytest.raises(NotReadyError, match="SIGKILL"):
             await read("late")
-        await client.stop()
-        assert "SIGKILL" in client.status().detail
+        first_words = client.status().detail
+        await asyncio.wait_for(client.stop(), LIMIT_S)  # in the pause before the next start
+        assert "failure 1 of 3" in first_words
+        assert client.status().detail == STOPPED
 
     asyncio.run(main())
 
 
-def test_stop_returns_when_the_process_is_gone_and_its_folder_too(
+def test_a_stopped_engine_is_noticed_ended_and_followed_by_another_until_it_is_given_up(tiny_model: Path):
+    patience = Patience(stalled_s=1.5, wedged_s=2.5, first_delay_s=0.01, max_failures=2)
+
+    async def main() -> None:
+        client = ProcessEngineClient(tiny_config(tiny_model), patience=patience)
+        await client.start()
+        await client.wait_until_ready()
+        outputs = client.generate(GenerationRequest("r", (1, 2, 3), ENDLESS))
+        await anext(outputs)
+        first = client.process_id
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        await until(lambda: client.status().phase is EnginePhase.STALLED)
+        with pytest.raises(NotReadyError, match="no sign of life"):
+            await anext(client.generate(GenerationRequest("late", (1, 2), ENDLESS)))
+        last = [output async for output in outputs][-1]
+        assert last.failure is not None
+        assert "no sign of life" in last.failure.message
+        assert is_gone(first)
+        await until(lambda: client.status().phase is EnginePhase.READY)
+        second = client.process_id
+        assert second not in (None, first)
+        short = replace(ENDLESS, max_tokens=3)
+        again = [output async for output in client.generate(GenerationRequest("r", (1, 2), short))]
+        assert again[-1].finish_reason is not None
+        assert second is not None
+        os.kill(second, signal.SIGKILL)
+        await until(lambda: client.status().phase is EnginePhase.DEAD)
+        assert "2 failures within 10 minutes" in client.status().detail
+        assert "SIGKILL" in client.status().detail
+        assert client.process_id is None
+        await client.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 2 * LIMIT_S))
+
+
+def test_stop_returns_when_the_process_is_gone_and_its_folder_is_gone_long_before(
     tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -73,11 +113,12 @@ def test_stop_returns_when_the_process_is_gone_and_its_folder_too(
     async def main() -> None:
         client = ProcessEngineClient(tiny_config(tiny_model))
         await client.start()
-        await client.wait_until_ready()
-        process_id = client.process_id
-        assert process_id is not None
         (folder,) = tmp_path.iterdir()
         assert folder.stat().st_mode & 0o077 == 0
+        await client.wait_until_ready()
+        assert list(tmp_path.iterdir()) == []  # both sides are connected: a killed server leaves nothing
+        process_id = client.process_id
+        assert process_id is not None
         await client.stop()
         assert is_gone(process_id)
         assert list(tmp_path.iterdir()) == []
@@ -102,27 +143,30 @@ def test_an_engine_that_hears_nothing_is_stopped_all_the_same(tiny_model: Path, 
     asyncio.run(main())
 
 
-def test_an_engine_does_not_outlive_its_parent(tiny_model: Path):
+@pytest.mark.parametrize("when", ["loading", "stopped"])
+def test_an_engine_does_not_outlive_its_parent_nor_does_its_folder(tiny_model: Path, tmp_path: Path, when: str):
     parent_program = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from sparkstral.config import EngineConfig
 from sparkstral.config import EngineConfig
 from sparkstral.engine.process import ProcessEngineClient
 
 async def main():
     client = ProcessEngineClient(EngineConfig(Path(sys.argv[1]), max_model_len=512, num_threads=1))
     await client.start()
-    await client.wait_until_ready()
+    if sys.argv[2] != "loading":
+        await client.wait_until_ready()
+    if sys.argv[2] == "stopped":
+        os.kill(client.process_id, signal.SIGSTOP)
     print(client.process_id, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
 asyncio.run(main())
 """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(tmp_path)}
     # Output goes to a file: the child inherits it, and a pipe would not end before the child does.
     parent = subprocess.run(
-        [sys.executable, "-c", parent_program, str(tiny_model)],
+        [sys.executable, "-c", parent_program, str(tiny_model), when],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -130,7 +174,8 @@ asyncio.run(main())
         check=False,
     )
     assert parent.returncode == -signal.SIGKILL
-    asyncio.run(asyncio.wait_for(until_gone(int(parent.stdout)), LIMIT_S))
+    asyncio.run(asyncio.wait_for(until(lambda: is_gone(int(parent.stdout))), LIMIT_S))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_signals_to_the_group_are_left_to_the_parent(tiny_model: Path):
@@ -162,7 +207,7 @@ class CountingClient(ProcessEngineClient):
 
 
 def test_an_idle_engine_does_not_spin(tiny_model: Path):
-    """A process that spins takes all of a core. Half of one is far from both, on a busy machine too."""
+    """A process that spins takes all of a core, on a busy machine too; ours may take a fiftieth."""
 
     def used_s(process: psutil.Process) -> float:
         times = process.cpu_times()
@@ -181,7 +226,7 @@ def test_an_idle_engine_does_not_spin(tiny_model: Path):
             await asyncio.sleep(0.1)
         elapsed_s = time.monotonic() - begin
         for process, before_s in zip(processes, before, strict=True):
-            assert used_s(process) - before_s < 0.5 * elapsed_s
+            assert used_s(process) - before_s < 0.02 * elapsed_s
         await client.stop()
 
     asyncio.run(main())

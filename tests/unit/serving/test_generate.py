@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -12,6 +14,8 @@ import pytest
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
 from sparkstral.errors import NotReadyError, OverloadedError, RequestError
+from sparkstral.logs import JsonFormatter
+from sparkstral.serving.admission import Admission
 from sparkstral.serving.generate import Generator
 from sparkstral.types import (
     ChatMessage,
@@ -46,11 +50,32 @@ def ask(stop: tuple[str, ...] = ()) -> ChatRequest:
 
 def events_of(engine: FakeEngine, tokenizer: ChatTokenizer, request: ChatRequest) -> list[OutputEvent]:
     async def collect() -> list[OutputEvent]:
-        generator = Generator(engine, tokenizer, ServerConfig())
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(256), Heard())
         prepared = await generator.prepare(request, "one")
         return [event async for event in generator.run(prepared)]
 
     return asyncio.run(collect())
+
+
+class Heard:
+    """An observer that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.num_tokens = 0
+        self.outcomes: list[str] = []
+
+    def first_token(self, ttft_s: float) -> None:
+        self.times.append(ttft_s)
+        self.num_tokens += 1
+
+    def more_tokens(self, num_tokens: int, itl_s: float) -> None:
+        self.times.append(itl_s)
+        self.num_tokens += num_tokens
+
+    def ended(self, outcome: str, e2e_s: float) -> None:
+        self.times.append(e2e_s)
+        self.outcomes.append(outcome)
 
 
 class BadEngine(FakeEngine):
@@ -121,7 +146,7 @@ def test_leaving_early_aborts_and_gives_the_slot_back(tokenizer: ChatTokenizer) 
     engine = FakeEngine(lambda request: written(tokenizer, "one two three", "</s>"))
 
     async def leave() -> None:
-        generator = Generator(engine, tokenizer, ServerConfig(max_in_flight=1))
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), Heard())
         prepared = await generator.prepare(ask(), "one")
         async with aclosing(generator.run(prepared)) as events:
             await anext(events)
@@ -140,7 +165,7 @@ def test_a_cancelled_reader_aborts(tokenizer: ChatTokenizer) -> None:
     engine.hang_after = 1
 
     async def cancel() -> None:
-        generator = Generator(engine, tokenizer, ServerConfig())
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(256), Heard())
         events = generator.run(await generator.prepare(ask(), "one"))
         await anext(events)
         reading: asyncio.Future[Any] = asyncio.ensure_future(anext(events))
@@ -164,10 +189,36 @@ def test_what_cannot_begin_raises_and_has_no_events(tokenizer: ChatTokenizer) ->
 
     async def dies_between() -> None:
         engine.now = EngineStatus(EnginePhase.READY)
-        generator = Generator(engine, tokenizer, ServerConfig())
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(256), Heard())
         prepared = await generator.prepare(ask(), "one")
         engine.now = EngineStatus(EnginePhase.DEAD)
         with pytest.raises(NotReadyError):
             await anext(generator.run(prepared))
 
     asyncio.run(dies_between())
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_every_request_is_observed_and_logged_once_at_its_end(
+    tokenizer: ChatTokenizer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, leave: bool
+) -> None:
+    logger = logging.Logger("of this test alone")
+    logger.addHandler(caplog.handler)
+    monkeypatch.setattr("sparkstral.serving.trace.logger", logger)
+    engine = FakeEngine(lambda request: written(tokenizer, "one two three four", "</s>"), num_cached_tokens=2)
+    heard = Heard()
+
+    async def main() -> None:
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), heard)
+        async with aclosing(generator.run(await generator.prepare(ask(), "one"))) as events:
+            async for _ in events:
+                if leave:
+                    return
+
+    asyncio.run(main())
+    assert heard.outcomes == ["aborted" if leave else "stop"]
+    assert all(0 <= seconds < 60 for seconds in heard.times)
+    (record,) = caplog.records
+    line = json.loads(JsonFormatter().format(record))
+    assert (line["request_id"], line["outcome"], line["num_cached_tokens"]) == ("one", heard.outcomes[0], 2)
+    assert line["num_output_tokens"] == heard.num_tokens > 0

@@ -19,7 +19,7 @@ from sparkstral.api.models import require_served
 from sparkstral.api.openai_chat.request import to_chat_request
 from sparkstral.api.openai_chat.response import ChunkWriter, CompletionHead, completion
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
-from sparkstral.api.sse import EventStream
+from sparkstral.api.sse import EventStream, with_pauses
 from sparkstral.chat.fold import Fold, FoldedMessage
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
@@ -60,14 +60,16 @@ def chat_router(client: EngineClient, generator: Generator, config: ServerConfig
         if not wire.stream:
             answer = await until_disconnect(_fold(events), request.receive)
             return JSONResponse(completion(head, answer), headers=headers)
-        # The status goes out with the first event, so that what fails before it still has its own status.
-        first = await until_disconnect(anext(events), request.receive)
+        # The status goes out with the first event, so that what fails before it still has its own status, unless a long
+        # prompt makes the client wait: then it is told early that it is served, and by a failed event if it is not.
+        stream = with_pauses(events, config.keep_alive_s)
+        first = await until_disconnect(anext(stream), request.receive)
         if isinstance(first, Failed):
-            await events.aclose()
+            await stream.aclose()
             raise FailedError(first.failure)
         include_usage = wire.stream_options is not None and wire.stream_options.include_usage is True
         writer = ChunkWriter(head, include_usage=include_usage)
-        return EventStream(first, events, writer.write, headers)
+        return EventStream[OutputEvent](first, stream, writer.write, headers, config.reader_timeout_s)
 
     return router
 

@@ -1,0 +1,90 @@
+"""How many tokens of prompts a step takes beside running answers, so that these do not come to a halt.
+
+Owns what the past steps' times say about the next one; must not know requests. Times are given, so that tests make
+them.
+
+The time of a step is taken as D(n) + f + s·p for n answers that get a token each and p tokens of prompts. D is the mean
+of steps without prompts; f and s are a least-squares line through what the recent ones with prompts took more, whose
+sizes alternate so that both can be told apart. The growth of s with the context is followed as it comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+AIM = 2 / 3  # of the slowdown that is allowed: what is aimed at is passed by every other step
+FIRST_TOKENS = 2  # of prompts, before anything is known of them; doubled in each step that may take more
+FORGETTING = 0.9  # weight of a step in the next one's line: about ten steps count
+NEW_WEIGHT = 0.25  # of a step without prompts in their mean
+MAX_MIXED_STEPS = 32  # in a row; then one without prompts tells D anew, at 3 % of the time
+
+
+@dataclass(slots=True)
+class _Line:
+    """y = f + s·x through points that are forgotten as new ones come."""
+
+    w: float = 0.0
+    x: float = 0.0
+    y: float = 0.0
+    xx: float = 0.0
+    xy: float = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        for name, value in (("w", 1.0), ("x", x), ("y", y), ("xx", x * x), ("xy", x * y)):
+            setattr(self, name, getattr(self, name) * FORGETTING + value)
+
+    def fit(self) -> tuple[float, float]:
+        """(f, s), neither negative; without a rise to be seen all of y is put down to x."""
+        spread = self.w * self.xx - self.x * self.x
+        slope = (self.w * self.xy - self.x * self.y) / spread if spread > 1e-6 * self.w * self.xx else 0.0
+        fixed = (self.y - slope * self.x) / self.w
+        if slope <= 0.0 or fixed <= 0.0:
+            return 0.0, max(self.y / self.x, 1e-9)
+        return fixed, slope
+
+
+@dataclass(slots=True)
+class Pacer:
+    """`max_slowdown` is how many times longer a step may take for the prompts in it; None sets no limit."""
+
+    max_slowdown: float | None
+    _decode_s: dict[int, float] = field(default_factory=dict)  # D by n
+    _line: _Line = field(default_factory=_Line)
+    _num_tokens: int = FIRST_TOKENS
+    _num_mixed_steps: int = 0  # since the last one without prompts
+    _is_timed: bool = False
+
+    def prompt_tokens(self, num_decoding: int, limit: int) -> int:
+        """Tokens of prompts, up to `limit`, for a step in which `num_decoding` answers go on; 0 for one that is to
+        tell D. Without answers, or without times, that is `limit`."""
+        if self.max_slowdown is None or num_decoding == 0 or not self._is_timed:
+            return limit
+        if not self._decode_s or self._num_mixed_steps >= MAX_MIXED_STEPS:
+            return 0
+        if self._line.w:
+            fixed_s, token_s = self._line.fit()
+            # Where a prompt's first token costs most of it (all experts are read for it), more of them are worth it.
+            allowed_s = max((self.max_slowdown * AIM - 1) * self._usual_s(num_decoding), 2 * fixed_s)
+            self._num_tokens = max(1, min(int((allowed_s - fixed_s) / token_s), 2 * self._num_tokens))
+        is_small = self._num_mixed_steps % 2 == 1
+        return min(limit, max(1, self._num_tokens // 2) if is_small else self._num_tokens)
+
+    def took(self, num_decoding: int, num_prompt_tokens: int, seconds: float) -> None:
+        """A step of this kind took so long."""
+        self._is_timed = True
+        if num_decoding == 0:
+            return
+        if num_prompt_tokens == 0:
+            before = self._decode_s.get(num_decoding, seconds)
+            weight = NEW_WEIGHT if seconds > before else 2 * NEW_WEIGHT  # a slow one tells more of its machine's others
+            self._decode_s[num_decoding] = before + weight * (seconds - before)
+            self._num_mixed_steps = 0
+            return
+        self._num_mixed_steps += 1
+        if self._decode_s:
+            self._line.add(num_prompt_tokens, max(0.0, seconds - self._usual_s(num_decoding)))
+
+    def _usual_s(self, num_decoding: int) -> float:
+        """D(n), or what is known of the nearest n."""
+        nearest = min(self._decode_s, key=lambda n: abs(n - num_decoding))
+        return self._decode_s[nearest]

@@ -1,0 +1,100 @@
+"""The pacer against machines whose times are known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from sparkstral.scheduler.pacing import Pacer
+from sparkstral.scheduler.scheduler import Scheduler
+from tests.unit.scheduler.fake_engine import FakeEngine, make_request
+
+Machine = Callable[[int, int], float]  # answers, tokens of prompts -> seconds
+
+
+def run(machine: Machine, num_steps: int = 400, num_decoding: int = 8, limit: int = 2048) -> list[tuple[int, float]]:
+    """(tokens of prompts, seconds) of each step, with a prompt that never ends beside the answers."""
+    pacer, rows = Pacer(3.0), []
+    pacer.took(num_decoding, 0, machine(num_decoding, 0))
+    for _ in range(num_steps):
+        num_tokens = pacer.prompt_tokens(num_decoding, limit)
+        seconds = machine(num_decoding, num_tokens)
+        pacer.took(num_decoding, num_tokens, seconds)
+        rows.append((num_tokens, seconds))
+    return rows
+
+
+def line(decode_s: float, fixed_s: float, token_s: float) -> Machine:
+    return lambda _, p: decode_s + (fixed_s + token_s * p if p else 0.0)
+
+
+@pytest.mark.parametrize("token_s", [15e-3, 1e-3, 1e-4, 2e-5])
+def test_answers_stay_within_the_slowdown_whatever_a_token_of_a_prompt_costs(token_s: float):
+    rows = run(line(0.02, 0.001, token_s))
+    assert max(seconds for _, seconds in rows) < 3 * 0.02
+    used_s = sum(p * token_s for p, _ in rows)
+    assert used_s > 0.25 * sum(seconds for _, seconds in rows)  # and the prompt gets its share of the time
+
+
+def test_noise_of_a_busy_machine_does_not_change_that():
+    rng = random.Random(0)
+    machine = line(0.02, 0.004, 1e-3)
+    rows = run(lambda n, p: machine(n, p) * rng.uniform(0.8, 1.3), num_steps=2000)
+    times = sorted(seconds for _, seconds in rows)
+    assert times[int(0.99 * len(times))] < 3 * 0.02 * 1.15
+    assert sum(p for p, _ in rows) * 1e-3 > 0.2 * sum(times)
+
+
+def test_a_context_that_grows_is_followed():
+    context = 0
+
+    def machine(_: int, p: int) -> float:
+        nonlocal context
+        context += p
+        return 0.02 + p * (1e-4 + 1e-6 * context)
+
+    assert max(seconds for _, seconds in run(machine)) < 3 * 0.02
+
+
+def test_where_any_chunk_is_slow_it_is_made_worth_it():
+    """Reading all experts for a single token of a prompt: 200 ms, where a step of answers takes 30."""
+    rows = run(line(0.03, 0.2, 2.5e-4))
+    large = [p for p, _ in rows[50:] if p]
+    assert 300 < sum(large) / len(large) < 900  # their tokens cost about what their beginning does
+    assert max(seconds for _, seconds in rows) < 0.03 + 2.2 * 0.2
+
+
+def test_alone_a_prompt_gets_everything():
+    pacer = Pacer(3.0)
+    pacer.took(8, 0, 0.02)
+    assert pacer.prompt_tokens(0, 2048) == 2048
+    assert Pacer(None).prompt_tokens(8, 2048) == 2048
+
+
+def test_a_step_without_prompts_is_planned_to_learn_what_answers_take_alone():
+    pacer = Pacer(3.0)
+    pacer.took(0, 2048, 1.0)
+    assert pacer.prompt_tokens(1, 2048) == 0
+    pacer.took(1, 0, 0.02)
+    assert 0 < pacer.prompt_tokens(1, 2048) <= 2
+
+
+def test_the_scheduler_keeps_the_pace():
+    engine = FakeEngine(num_blocks=600, max_num_batched_tokens=512, max_model_len=2200)
+    engine.scheduler = Scheduler(
+        engine.scheduler._config.__class__(4, 512, 2200, 50, max_slowdown=3.0), engine.cache
+    )
+    engine.add(make_request("chat", range(5), max_tokens=200))
+    engine.add(make_request("long", [i % 47 for i in range(2000)], max_tokens=1))
+    slowest = 0.0
+    while "long" in engine.scheduler._requests:
+        plan = engine.step()
+        num_tokens = sum(len(row.token_ids) for row in plan.scheduled)
+        seconds = 0.01 + 1e-3 * num_tokens
+        if len(engine.num_computed_by_step) > 2:
+            assert any(row.request_id == "chat" for row in plan.scheduled), "an answer waits"
+            slowest = max(slowest, seconds)
+        engine.scheduler.took(plan, seconds)
+    assert slowest < 3 * 0.011
