@@ -34,6 +34,7 @@ WEATHER = {
 }
 SAMPLE_S = 2.0  # between two looks at the memory
 WARM_SHARE = 0.3  # of the time, in which memory may grow: caches and allocators fill
+WINDOW_MINUTES = 0.5
 MAX_SLOPE_MIB = 1.0  # a minute, after that
 SETTLE_S = 20.0  # for what was left under way
 MIN_POOL = 8
@@ -141,7 +142,7 @@ async def soak(
         "ttft_s": percentiles(tally.ttft_s),
         "itl_s": percentiles(tally.itl_s),
         "memory_mib_by_minute": tally.memory,
-        "memory_slope_mib_per_minute": slope(warm_part(tally.memory)),
+        "memory_slope_mib_per_minute": slope(floor(tally.memory)),
         "metrics": {name: after[name] - before.get(name, 0.0) for name in _COUNTS if name in after},
         "broken": broken,
         "verdict": "failed" if broken else "ok",
@@ -222,7 +223,7 @@ def judge(tally: Tally, before: dict[str, float], after: dict[str, float], load:
         num_ended = after["ended"] - before["ended"]
         if not num_complete <= num_ended <= num_sent:
             broken.append(f"the server counts {num_ended:g} ends of {num_sent} requests")
-    per_minute = slope(warm_part(tally.memory))
+    per_minute = slope(floor(tally.memory))
     if load.minutes >= 5 and per_minute is not None and per_minute > MAX_SLOPE_MIB:
         broken.append(f"memory grows by {per_minute:.1f} MiB a minute")
     return broken
@@ -267,8 +268,14 @@ async def _watch_memory(http: httpx.AsyncClient, begin_s: float, tally: Tally) -
         await asyncio.sleep(SAMPLE_S)
 
 
-def warm_part(memory: Sequence[tuple[float, float]]) -> Sequence[tuple[float, float]]:
-    return memory[int(WARM_SHARE * len(memory)) :]
+def floor(memory: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The least of each window after the warm-up: what a step has for a moment is no growth."""
+    warm = memory[int(WARM_SHARE * len(memory)) :]
+    lows: dict[int, tuple[float, float]] = {}
+    for minutes, mib in warm:
+        window = int(minutes / WINDOW_MINUTES)
+        lows[window] = min(lows.get(window, (minutes, mib)), (minutes, mib), key=lambda point: point[1])
+    return list(lows.values())
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float | None:

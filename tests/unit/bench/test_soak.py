@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from sparkstral.api.app import create_app
-from sparkstral.bench.soak import SoakLoad, Tally, judge, slope, soak
+from sparkstral.bench.soak import SoakLoad, Tally, floor, judge, slope, soak
 from sparkstral.bench.traffic import TrafficError
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
@@ -80,11 +80,16 @@ def test_what_is_left_behind_is_found() -> None:
     tally = Tally()
     tally.outcomes["right"] = 10
     tally.kinds["repeat"] = 10
-    tally.memory = [(i / 10, 100 + 3 * i / 10) for i in range(100)]  # 3 MiB a minute
+    tally.memory = [(i / 10, 100 + 3 * (i // 5 / 2) + 50 * (i % 5 != 2)) for i in range(100)]  # 3 MiB a minute
     before, after = {"ended": 0.0}, {"ended": 10.0, "sparkstral_kv_cache_usage_ratio": 0.25}
     broken = judge(tally, before, after, SoakLoad(minutes=10))
     assert broken == ["0.25 of the KV blocks are held after the end", "memory grows by 3.0 MiB a minute"]
     assert judge(tally, before, {"ended": 9.0}, SoakLoad(minutes=1)) == ["the server counts 9 ends of 10 requests"]
+
+
+def test_what_a_step_takes_for_a_moment_is_no_growth() -> None:
+    memory = [(i / 20, 100 + (50 + i) * (i % 7 != 0)) for i in range(200)]
+    assert slope(floor(memory)) == pytest.approx(0.0)
 
 
 def test_the_slope_is_that_of_the_line() -> None:
