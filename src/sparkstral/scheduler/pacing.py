@@ -10,12 +10,14 @@ sizes alternate so that both can be told apart. The growth of s with the context
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 AIM = 2 / 3  # of the slowdown that is allowed: what is aimed at is passed by every other step
 FIRST_TOKENS = 2  # of prompts, before anything is known of them; doubled in each step that may take more
 FORGETTING = 0.9  # weight of a step in the next one's line: about ten steps count
 NEW_WEIGHT = 0.25  # of a step without prompts in their mean
+MAX_STEP_S = 1.0  # of a step with prompts, whoever waits: who comes next waits for it, and so does who leaves
 MAX_MIXED_STEPS = 32  # in a row; then one without prompts tells D anew, at 3 % of the time
 
 
@@ -53,10 +55,12 @@ class Pacer:
     _num_tokens: int = FIRST_TOKENS
     _num_mixed_steps: int = 0  # since the last one without prompts
     _is_timed: bool = False
+    _most_tokens: float = math.inf  # of prompts in MAX_STEP_S, by the last step that told
 
     def prompt_tokens(self, num_decoding: int, limit: int) -> int:
         """Tokens of prompts, up to `limit`, for a step in which `num_decoding` answers go on; 0 for one that is to
-        tell D. Without answers, or without times, that is `limit`."""
+        tell D. Without answers, or without times, that is `limit`, or what MAX_STEP_S holds."""
+        limit = min(limit, max(1, int(min(self._most_tokens, limit))))
         if self.max_slowdown is None or num_decoding == 0 or not self._is_timed:
             return limit
         if not self._decode_s or self._num_mixed_steps >= MAX_MIXED_STEPS:
@@ -72,17 +76,24 @@ class Pacer:
     def took(self, num_decoding: int, num_prompt_tokens: int, seconds: float) -> None:
         """A step of this kind took so long."""
         self._is_timed = True
-        if num_decoding == 0:
-            return
         if num_prompt_tokens == 0:
-            before = self._decode_s.get(num_decoding, seconds)
-            weight = NEW_WEIGHT if seconds > before else 2 * NEW_WEIGHT  # a slow one tells more of its machine's others
-            self._decode_s[num_decoding] = before + weight * (seconds - before)
+            if num_decoding:
+                before = self._decode_s.get(num_decoding, seconds)
+                weight = NEW_WEIGHT if seconds > before else 2 * NEW_WEIGHT  # a slow one tells more of other programs
+                self._decode_s[num_decoding] = before + weight * (seconds - before)
             self._num_mixed_steps = 0
             return
-        self._num_mixed_steps += 1
-        if self._decode_s:
-            self._line.add(num_prompt_tokens, max(0.0, seconds - self._usual_s(num_decoding)))
+        prompt_s = seconds
+        if num_decoding:
+            self._num_mixed_steps += 1
+            if not self._decode_s:
+                return
+            prompt_s = max(0.0, seconds - self._usual_s(num_decoding))
+            self._line.add(num_prompt_tokens, prompt_s)
+        if prompt_s > MAX_STEP_S / 4:
+            self._most_tokens = num_prompt_tokens * MAX_STEP_S / prompt_s
+        else:  # a step that was short for want of tokens does not tell how many would have been too many
+            self._most_tokens = max(self._most_tokens, 4 * num_prompt_tokens)
 
     def _usual_s(self, num_decoding: int) -> float:
         """D(n), or what is known of the nearest n."""

@@ -73,6 +73,24 @@ def test_alone_a_prompt_gets_everything():
     assert Pacer(None).prompt_tokens(8, 2048) == 2048
 
 
+def test_no_step_is_much_longer_than_a_second_though_the_context_grows_and_nobody_is_answered():
+    pacer, context, longest, num_steps = Pacer(None), 0, 0.0, 0
+    while context < 12_000:
+        num_tokens = pacer.prompt_tokens(0, 2048)
+        context += num_tokens
+        seconds = num_tokens * (3e-4 + 3e-7 * context)
+        pacer.took(0, num_tokens, seconds)
+        longest, num_steps = max(longest, seconds), num_steps + 1
+    assert longest < 2.0
+    assert num_steps < 50
+    pacer.took(0, 5, 0.03)  # a short prompt: not slow for a token, only short
+    assert pacer.prompt_tokens(0, 2048) > 200
+    pacer.took(0, 250, 0.1)
+    assert pacer.prompt_tokens(0, 2048) == 1000
+    pacer.took(0, 1000, 0.3)
+    assert pacer.prompt_tokens(0, 2048) == 2048
+
+
 def test_a_step_without_prompts_is_planned_to_learn_what_answers_take_alone():
     pacer = Pacer(3.0)
     pacer.took(0, 2048, 1.0)
