@@ -21,7 +21,7 @@ from sparkstral.kv_cache.layout import num_blocks_for
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.scheduler import policy
 from sparkstral.scheduler.budgets import SchedulerConfig, share_prefill
-from sparkstral.scheduler.pacing import Pacer
+from sparkstral.scheduler.pacing import Pacer, lane_of
 from sparkstral.scheduler.request import Request, RequestStatus
 from sparkstral.types import (
     UNSEEN,
@@ -39,6 +39,10 @@ from sparkstral.types import (
 
 def _arrival(request: Request) -> int:
     return request.arrival
+
+
+def _context(requests: list[Request]) -> int:
+    return max(request.num_computed_tokens for request in requests)
 
 
 @dataclass(slots=True)
@@ -260,8 +264,14 @@ class Scheduler:
 
     def took(self, output: SchedulerOutput, seconds: float) -> None:
         """How long the device was busy with a step: the next ones are planned by it."""
-        num_decoding = sum(row.samples and len(row.token_ids) == 1 for row in output.scheduled)
-        self._pacer.took(num_decoding, output.num_scheduled_tokens - num_decoding, seconds)
+        num_decoding = num_prompt_tokens = context = 0
+        for row in output.scheduled:
+            if row.samples and len(row.token_ids) == 1:
+                num_decoding += 1
+            else:
+                num_prompt_tokens += len(row.token_ids)
+                context = max(context, row.num_computed_tokens)
+        self._pacer.took(num_decoding, num_prompt_tokens, context, seconds)
         self._last_step_s = seconds
 
     def stats(self) -> EngineStats:
@@ -365,12 +375,26 @@ class Scheduler:
                 )
                 self._skip_to(request, num_computed_tokens)
                 catching_up.append(request)
-        budget = self._config.max_num_batched_tokens - len(plan)
-        if catching_up:
-            budget = self._pacer.prompt_tokens(len(plan), budget)
+        if not catching_up:
+            return plan
+        num_decoding = len(plan)
+        if self._pacer.holds_back(num_decoding):
+            catching_up = self._take_turns(catching_up)
+        budget = self._pacer.prompt_tokens(
+            num_decoding, _context(catching_up), self._config.max_num_batched_tokens - num_decoding
+        )
         shares = share_prefill(budget, [request.num_remaining_tokens for request in catching_up])
         plan += [(request, share) for request, share in zip(catching_up, shares, strict=True) if share]
         return plan
+
+    def _take_turns(self, catching_up: list[Request]) -> list[Request]:
+        """Every other step is the oldest's; in the others those that need least come first, with such as have no
+        longer context. So a short prompt's tokens are not as few as those of a long one, which cost far more."""
+        if self._step % 2 == 0:
+            return catching_up[:1]
+        shortest_first = sorted(catching_up, key=lambda request: request.num_remaining_tokens)
+        lane = lane_of(shortest_first[0].num_computed_tokens)
+        return [request for request in shortest_first if lane_of(request.num_computed_tokens) <= lane]
 
     # ---- ends ----------------------------------------------------------------------------------------------
 
