@@ -39,7 +39,7 @@ class Block:
         workspace = MoeWorkspace.allocate(
             replace(config, max_few=MAX_FEW), max_tokens, HIDDEN, INNER, NUM_EXPERTS, TOP_K, x.device
         )
-        for name in ("h", "y"):  # as wide as x, see the head of the file
+        for name in ("h", "y", "gate_up", "down"):  # as wide as x, see the head of the file
             many = workspace.many
             workspace = replace(workspace, many=replace(many, **{name: getattr(many, name).float()}))
         out = torch.full_like(x, float("nan"))
@@ -98,8 +98,9 @@ def test_many_tokens(block: Block, tokens: int) -> None:
 
 
 def test_many_tokens_in_several_passes(block: Block) -> None:
+    """PyTorch's product of the shared expert rounds by its number of rows."""
     x = values(5, HIDDEN, seed=3)
-    assert torch.equal(block.run(x, MANY, max_tokens=3), block.run(x, MANY))
+    assert_close(block.run(x, MANY, max_tokens=3), block.run(x, MANY).double(), MANY)
 
 
 @pytest.mark.parametrize("config", [CONFIG, MANY], ids=["few", "many"])

@@ -98,7 +98,8 @@ def workspace(s: Setting, max_tokens: int) -> triton_kernel.MoeWorkspace:
     )
     if not s.small:
         return made
-    return replace(made, many=replace(made.many, h=made.many.h.float(), y=made.many.y.float()))
+    wide = {name: getattr(made.many, name).float() for name in ("h", "y", "gate_up", "down")}
+    return replace(made, many=replace(made.many, **wide))
 
 
 def rotated(s: Setting, count: int, at_least: int) -> list[tuple[Layer, Tensor]]:
@@ -145,8 +146,9 @@ def block_case(s: Setting, count: int, at_least: int) -> Prepared:
 
     inputs = rotated(s, count, at_least)
     ids = [run(of, x, out).clone() for of, x in inputs]
-    # Few: three launches, or four where items share experts; many: three of routing, two products, a sum.
-    launches = 6 if not is_few else 3 if count <= config.few.token_major_max else 4
+    # Few: three launches, or four where items share experts; many: three of routing, five of the shared expert,
+    # two products, a sum.
+    launches = 11 if not is_few else 3 if count <= config.few.token_major_max else 4
     flops = 0 if is_few else 2 * SLOTS * count * 3 * s.hidden * s.inner
     moved = routed_bytes(s, mean_distinct(s, ids)) + 2 * s.experts * s.hidden + 3 * count * s.hidden * 2
     return Prepared([partial(run, of, x, out) for of, x in inputs], moved, flops, launches, check)
@@ -259,8 +261,8 @@ def many_product_case(s: Setting, count: int, product: str, at_least: int) -> Pr
             calls.append(partial(triton_many.down_many, of.down, routing, residual, out, space.many, specs))
     triton_many.gate_up_many(x, of.gate_up, routing, space.many, specs)  # what down reads is no noise
     share = 2 if product == "gate_up" else 1
-    flops = 2 * SLOTS * count * share * s.hidden * s.inner
-    return Prepared(calls, routed_bytes(s, s.experts + 1, product), flops)
+    flops = 2 * TOP_K * count * share * s.hidden * s.inner
+    return Prepared(calls, routed_bytes(s, s.experts, product), flops)
 
 
 def nvfp4_case(s: Setting, rows: int, columns: int, count: int, at_least: int) -> Prepared:

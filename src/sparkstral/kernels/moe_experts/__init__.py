@@ -11,8 +11,9 @@ rounding of the matrix product. An expert may have no token, or all of them; T m
 Fast form, `triton_kernel.moe_block`: the whole block, from the normalised x [T, H] to residual + Σ, on weights that
 stay NVFP4 (nvfp4_linear.packing): gate_up [E + 1, 2I, H] with a global scale for each half, down [E + 1, H, I], the
 shared expert as the last of the stack. H and I are multiples of 32. Up to `max_few` tokens it reads each weight for up
-to four of them at once, and a token's result has the same bits in every such batch; above, tiles of an expert's
-tokens run on tensor cores, and two runs of a batch give the same bits. The two forms differ by rounding.
+to four of them at once, and a token's result has the same bits in every such batch; above, tiles of a routed expert's
+tokens run on tensor cores, the shared expert in PyTorch's product, and two runs of a batch give the same bits. The two
+forms differ by rounding.
 
 Rounding of the fast form: decoded weights are exact (the global scale multiplies the sums). Few tokens: inner values
 are float16 with 11 significant bits and a power of two for each 16, so that none overflows; groups of eight products

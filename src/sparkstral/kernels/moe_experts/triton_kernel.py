@@ -1,7 +1,7 @@
 """Triton form of the mixture-of-experts block; the contract stands in the folder's `__init__`.
 
 Owns which form serves how many tokens, its buffers and its shipped configurations. Few tokens: routing, gate_up, down
-(3 launches; 4 where items share experts). Many: routing (3), gate_up, down, sum. The forms: triton_few, triton_many.
+(3 launches; 4 where items share experts). Many: routing (3), the shared expert (3 and two of cuBLAS), gate_up, down, sum. The forms: triton_few, triton_many.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from torch import Tensor
 
 from sparkstral.kernels.kernel_spec import KernelSpec
 from sparkstral.kernels.moe_experts.triton_few import FewConfig, FewSpecs, FewWorkspace, down_few, gate_up_few
-from sparkstral.kernels.moe_experts.triton_many import ManySpecs, ManyWorkspace, down_many, gate_up_many
+from sparkstral.kernels.moe_experts.triton_many import (
+    ManySpecs,
+    ManyWorkspace,
+    down_many,
+    gate_up_many,
+    shared_many,
+)
 from sparkstral.kernels.moe_route.triton_kernel import CONFIGS as ROUTE_CONFIGS
 from sparkstral.kernels.moe_route.triton_kernel import (
     FewRouting,
@@ -129,6 +135,7 @@ def moe_block(
         tiles = next((pair for pair in config.many if len(x[part]) <= pair.max_tokens), config.many[-1])
         many = ManySpecs(hidden, inner, len(router), slots, tiles.gate_up, tiles.down, **flags)
         route_many(x[part], router, scaling, tiles.gate_up.rows, workspace.many_routing, pdl=pdl)
+        shared_many(x[part], gate_up, down, workspace.many, many)
         gate_up_many(x[part], gate_up, workspace.many_routing, workspace.many, many)
         down_many(
             down, workspace.many_routing, None if residual is None else residual[part], out[part], workspace.many, many
@@ -143,5 +150,5 @@ def specs(config: MoeConfig, *, pdl: bool = True) -> list[KernelSpec]:
     found += [few.down_tokens(), few.down(), few.sum()]
     for pair in config.many:
         many = ManySpecs(hidden, inner, num_experts, slots, pair.gate_up, pair.down, residual=True, ptx=True, pdl=pdl)
-        found += [many.gate_up(), many.down(), many.sum()]
-    return found
+        found += [many.gate_up(), many.down()]
+    return [*found, many.decode(2 * inner, hidden), many.decode(hidden, inner), many.swiglu_shared(), many.sum()]
