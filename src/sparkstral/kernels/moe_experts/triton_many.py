@@ -298,8 +298,8 @@ class ManySpecs:
         return KernelSpec(
             "_sum_many", _sum_many,
             {"y_ptr": "*bf16", "factor_ptr": "*fp32", "residual_ptr": "*bf16", "out_ptr": "*bf16"},
-            {"HIDDEN": self.hidden, "EXPERTS": self.num_experts, "SLOTS": self.slots, "COLUMNS": tile(self.hidden, SUM_COLUMNS),
-             "RESIDUAL": self.residual, "PDL": self.pdl}, num_warps=4,
+            {"HIDDEN": self.hidden, "EXPERTS": self.num_experts, "SLOTS": self.slots,
+             "COLUMNS": tile(self.hidden, SUM_COLUMNS), "RESIDUAL": self.residual, "PDL": self.pdl}, num_warps=4,
         )  # fmt: skip
 
     def _constants(self, part: ManyTile, size: int) -> dict[str, int | bool]:
