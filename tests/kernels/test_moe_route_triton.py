@@ -9,6 +9,7 @@ from torch import Tensor
 from sparkstral.kernels import moe_route
 from sparkstral.kernels.moe_route.triton_kernel import (
     ITEM_TOKENS,
+    MATRIX_TOKENS,
     FewRouting,
     ManyRouting,
     RouteConfig,
@@ -18,7 +19,8 @@ from sparkstral.kernels.moe_route.triton_kernel import (
 )
 
 NUM_EXPERTS, HIDDEN, TOP_K = 16, 64, 4
-CONFIG = RouteConfig(rows=4, columns=32, num_warps=4)
+CONFIG = RouteConfig(rows=4, columns=32, num_warps=4, max_vector=16)
+MATRIX = RouteConfig(rows=4, columns=32, num_warps=4, max_vector=0)
 CPU = torch.device("cpu")
 
 
@@ -28,10 +30,10 @@ def inputs(tokens: int, seed: int) -> tuple[Tensor, Tensor]:
     return x, (torch.randn(NUM_EXPERTS, HIDDEN, generator=generator) / 4).bfloat16()
 
 
-def few(x: Tensor, router: Tensor, scaling: float = 1.0) -> FewRouting:
+def few(x: Tensor, router: Tensor, scaling: float = 1.0, config: RouteConfig = CONFIG) -> FewRouting:
     routing = FewRouting.allocate(16, HIDDEN, NUM_EXPERTS, TOP_K, CPU)
     routing.items.fill_(-(10**9))  # what was there before must not matter
-    route_few(x, router, scaling, routing, config=CONFIG, pdl=False)
+    route_few(x, router, scaling, routing, config=config, pdl=False)
     return routing
 
 
@@ -77,21 +79,22 @@ def test_of_equal_probabilities_the_lower_id_goes_first() -> None:
     assert many(x, flat).ids[:2, :TOP_K].tolist() == [[0, 1, 2, 3]] * 2
 
 
+@pytest.mark.parametrize(("config", "most"), [(CONFIG, ITEM_TOKENS), (MATRIX, MATRIX_TOKENS)])
 @pytest.mark.parametrize(("tokens", "alike"), [(1, False), (3, False), (3, True), (16, False), (16, True)])
-def test_items_hold_each_pair_once_with_its_expert(tokens: int, alike: bool) -> None:
+def test_items_hold_each_pair_once_with_its_expert(tokens: int, alike: bool, config: RouteConfig, most: int) -> None:
     x, router = inputs(tokens, seed=10 + tokens)
-    routing = few(x[:1].expand(tokens, -1).contiguous() if alike else x, router)
-    items = routing.items[: max_items(tokens, NUM_EXPERTS, TOP_K)].tolist()
+    routing = few(x[:1].expand(tokens, -1).contiguous() if alike else x, router, config=config)
+    items = routing.items[: max_items(tokens, NUM_EXPERTS, TOP_K, most)].tolist()
     pairs, sizes = [], Counter()
     for expert, count, *members in items:
-        assert 0 <= count <= ITEM_TOKENS
+        assert 0 <= count <= most
         assert 0 <= expert <= NUM_EXPERTS
         pairs += members[:count]
         sizes[expert] += count > 0
         assert all(routing.ids.flatten()[pair] == expert for pair in members[:count])
     assert sorted(pairs) == list(range(tokens * (TOP_K + 1)))
     rows = Counter(routing.ids[:tokens].flatten().tolist())
-    assert {expert: -(-count // ITEM_TOKENS) for expert, count in rows.items()} == +sizes
+    assert {expert: -(-count // most) for expert, count in rows.items()} == +sizes
     assert routing.finished.item() == 0
 
 
@@ -125,3 +128,9 @@ def test_x_is_scaled_to_float16_exactly() -> None:
     assert groups.abs().max() < 2**15
     back = groups * 2.0**-14 * routing.x_scale[:3, :, None]
     assert torch.equal(back.view(3, HIDDEN), x.float())
+
+
+def test_x_stays_bfloat16_for_the_matrix_unit() -> None:
+    x, router = inputs(3, seed=7)
+    back = few(x, router, config=MATRIX).x[:3].view(torch.bfloat16).permute(0, 2, 1, 3)
+    assert torch.equal(back.reshape(3, HIDDEN), x)

@@ -85,9 +85,14 @@ _FEW = experts.few_product_case
 _WORKLOADS: Mapping[tuple[str, str], Callable[[Setting], _Named]] = {
     ("moe_experts", "gate_up, 1 token"): _product(_FEW, "gate_up", 1),
     ("moe_experts", "down, 1 token"): _product(_FEW, "down", 1),
-    ("moe_experts", "gate_up, several tokens"): _product(_FEW, "gate_up", 2, 8, 32),
-    ("moe_experts", "down, by item"): _product(_FEW, "down", 8, 32),
-    ("moe_experts", "down by token up to"): _product(_FEW, "down", 1, 2, 4, 8, 16),
+    ("moe_experts", "gate_up, several tokens"): _product(_FEW, "gate_up", 2, 4),
+    ("moe_experts", "down, by item"): _product(_FEW, "down", 2, 4),
+    ("moe_experts", "gate_up, matrix unit"): _product(_FEW, "gate_up", 8, 16, 32),
+    ("moe_experts", "down, matrix unit"): _product(_FEW, "down", 8, 16, 32),
+    ("moe_experts", "matrix unit from"): lambda s: [
+        (f"block, {m} tokens", partial(experts.block_case, s, m), LAYERS) for m in (2, 4, 8, 16)
+    ],
+    ("moe_experts", "down by token up to"): _product(_FEW, "down", 1, 2, 4),
     ("moe_experts", "tiles of short prompts"): _many(1024),
     ("moe_experts", "tiles of long prompts"): _many(4096, 8192),
     ("bf16_linear", "rows at once"): _linear(1, 2, 4),

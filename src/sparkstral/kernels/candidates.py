@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sparkstral.kernels.mla_decode.triton_kernel import RowTile
+from sparkstral.kernels.moe_experts.triton_matrix import MatrixProgram
 from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, ManyTile
 
 
@@ -47,7 +48,16 @@ CANDIDATES = (
         {"few.down": FewProgram(rows, warps, 4, registers)}
         for rows, warps, registers in ((16, 4, 128), (32, 8, None), (16, 8, 128), (32, 4, 168))
     )),
-    Axis("moe_experts", "down by token up to", tuple({"few.token_major_max": limit} for limit in (0, 1, 2, 8, 16))),
+    Axis("moe_experts", "gate_up, matrix unit", tuple(
+        {"matrix.gate_up": MatrixProgram(warps, unroll)}
+        for warps, unroll in ((4, 1), (4, 4), (2, 2), (2, 4), (8, 1), (8, 2))
+    )),
+    Axis("moe_experts", "down, matrix unit", tuple(
+        {"matrix.down": MatrixProgram(warps, unroll)}
+        for warps, unroll in ((4, 1), (4, 4), (2, 2), (2, 4), (8, 1), (8, 2))
+    )),
+    Axis("moe_experts", "matrix unit from", tuple({"route.max_vector": limit} for limit in (1, 2, 8, 16))),
+    Axis("moe_experts", "down by token up to", tuple({"few.token_major_max": limit} for limit in (0, 1, 2))),
     Axis("bf16_linear", "rows at once", tuple(
         {"fma_elements": elements, "fma_num_warps": warps}
         for elements, warps in ((8192, 4), (16384, 4), (16384, 8), (32768, 8), (8192, 8))

@@ -15,9 +15,10 @@ from sparkstral.bench.cases.case import Case, Prepared, compare
 from sparkstral.bench.cases.dense import DECODE_TOKENS, PREFILL_TOKENS
 from sparkstral.bench.cases.setting import SLOTS, TOP_K, Setting
 from sparkstral.kernels import nvfp4_linear
-from sparkstral.kernels.moe_experts import triton_few, triton_kernel, triton_many
+from sparkstral.kernels.moe_experts import triton_few, triton_kernel, triton_many, triton_matrix
 from sparkstral.kernels.moe_experts.triton_few import FewSpecs
 from sparkstral.kernels.moe_experts.triton_many import ManySpecs
+from sparkstral.kernels.moe_experts.triton_matrix import MatrixSpecs
 from sparkstral.kernels.moe_route.triton_kernel import FewRouting, ManyRouting, max_items, route_few, route_many
 from sparkstral.kernels.nvfp4_linear import triton_kernel as linear_kernel
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight, reorder, restore
@@ -98,7 +99,8 @@ def workspace(s: Setting, max_tokens: int) -> triton_kernel.MoeWorkspace:
     )
     if not s.small:
         return made
-    return replace(made, many=replace(made.many, h=made.many.h.float(), y=made.many.y.float()))
+    wide = {name: getattr(made.many, name).float() for name in ("h", "y", "gate_up", "down")}
+    return replace(made, many=replace(made.many, **wide))
 
 
 def rotated(s: Setting, count: int, at_least: int) -> list[tuple[Layer, Tensor]]:
@@ -138,15 +140,18 @@ def block_case(s: Setting, count: int, at_least: int) -> Prepared:
         run(of, x, out.fill_(float("nan")))
         found["holds"] = {"repeats": torch.equal(out, first)}
         if 1 < count <= config.max_few:
-            alone = torch.empty_like(x[:1])
-            run(of, x[1:2], alone, residual[1:2])
-            found["holds"]["alone as in the batch"] = torch.equal(alone[0], first[1])
+            # Alone, or in the smallest batch of the same form, from the last on.
+            fewest = 1 if count <= config.route.max_vector else config.route.max_vector + 1
+            alone = torch.empty_like(x[:fewest])
+            run(of, x.flip(0)[:fewest].contiguous(), alone, residual.flip(0)[:fewest].contiguous())
+            found["holds"]["alone as in the batch"] = torch.equal(alone, first.flip(0)[:fewest])
         return found
 
     inputs = rotated(s, count, at_least)
     ids = [run(of, x, out).clone() for of, x in inputs]
-    # Few: three launches, or four where items share experts; many: three of routing, two products, a sum.
-    launches = 6 if not is_few else 3 if count <= config.few.token_major_max else 4
+    # Few: three launches, or four where items share experts; many: three of routing, five of the shared expert,
+    # two products, a sum.
+    launches = 11 if not is_few else 3 if count <= min(config.few.token_major_max, config.route.max_vector) else 4
     flops = 0 if is_few else 2 * SLOTS * count * 3 * s.hidden * s.inner
     moved = routed_bytes(s, mean_distinct(s, ids)) + 2 * s.experts * s.hidden + 3 * count * s.hidden * 2
     return Prepared([partial(run, of, x, out) for of, x in inputs], moved, flops, launches, check)
@@ -231,8 +236,20 @@ def few_product_case(s: Setting, count: int, product: str, at_least: int) -> Pre
     space, specs, residual = workspace(s, config.max_few), few_specs(s), tokens(s, count, 99)
     routings, out = few_routings(s, count, at_least), torch.empty_like(residual)
     distinct = mean_distinct(s, [routing.ids[:count] for _, routing in routings])
-    gate_ups = [partial(triton_few.gate_up_few, of.gate_up, r, count, space.few, specs) for of, r in routings]
     moved = routed_bytes(s, distinct, product)
+    gate_ups: list[Callable[[], None]]
+    if count > config.route.max_vector:
+        matrix = MatrixSpecs(
+            s.hidden, s.inner, s.experts, SLOTS, config.matrix.gate_up, config.matrix.down, ptx=s.ptx, pdl=s.pdl
+        )
+        gate_ups = [
+            partial(triton_matrix.gate_up_matrix, of.gate_up, r, count, space.few, matrix, down=of.down)
+            for of, r in routings
+        ]
+        gate_ups[0]()
+        downs = [partial(triton_matrix.down_matrix, of.down, r, count, space.few, matrix) for of, r in routings]
+        return Prepared(gate_ups if product == "gate_up" else downs, moved)
+    gate_ups = [partial(triton_few.gate_up_few, of.gate_up, r, count, space.few, specs) for of, r in routings]
     if product == "gate_up":
         return Prepared(gate_ups, moved)
     gate_ups[0]()
@@ -259,8 +276,8 @@ def many_product_case(s: Setting, count: int, product: str, at_least: int) -> Pr
             calls.append(partial(triton_many.down_many, of.down, routing, residual, out, space.many, specs))
     triton_many.gate_up_many(x, of.gate_up, routing, space.many, specs)  # what down reads is no noise
     share = 2 if product == "gate_up" else 1
-    flops = 2 * SLOTS * count * share * s.hidden * s.inner
-    return Prepared(calls, routed_bytes(s, s.experts + 1, product), flops)
+    flops = 2 * TOP_K * count * share * s.hidden * s.inner
+    return Prepared(calls, routed_bytes(s, s.experts, product), flops)
 
 
 def nvfp4_case(s: Setting, rows: int, columns: int, count: int, at_least: int) -> Prepared:

@@ -113,7 +113,7 @@ def _gate_up_item(
 
 
 @triton.jit
-def _prefetch_shared(
+def prefetch_shared(
     codes_ptr, scale_ptr, down_codes_ptr, down_scale_ptr, out_group,
     HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, THREADS: tl.constexpr,
 ):  # fmt: skip
@@ -151,7 +151,7 @@ def _gate_up_few(
     s = row[:, None] * (2 * half_groups) + group[None, :]
     if PDL and THREADS > 0:  # noqa: SIM102 (constants, apart from what is none)
         if tl.program_id(1) == 0:
-            _prefetch_shared(
+            prefetch_shared(
                 codes_ptr, scale_ptr, down_codes_ptr, down_scale_ptr, out_group, HIDDEN, INNER, EXPERTS, THREADS
             )
     wait_for_inputs(PDL)
@@ -326,6 +326,14 @@ def down_few(
         down.codes, down.scale, down.factor, h, workspace.h_scale, routing.items, workspace.partial, half_groups,
         pdl=specs.pdl,
     )  # fmt: skip
+    sum_few(routing, residual, out, workspace, specs)
+
+
+def sum_few(
+    routing: FewRouting, residual: Tensor | None, out: Tensor, workspace: FewWorkspace, specs: FewSpecs
+) -> None:
+    """out [T, H] = residual + the weighted sums of the pairs' outputs in the workspace."""
+    num_tokens, hidden = out.shape
     spec = specs.sum()
     spec.launch(
         (num_tokens, hidden // int(spec.constants["COLUMNS"])),

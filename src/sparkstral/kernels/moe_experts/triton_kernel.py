@@ -1,7 +1,8 @@
 """Triton form of the mixture-of-experts block; the contract stands in the folder's `__init__`.
 
 Owns which form serves how many tokens, its buffers and its shipped configurations. Few tokens: routing, gate_up, down
-(3 launches; 4 where items share experts). Many: routing (3), gate_up, down, sum. The forms: triton_few, triton_many.
+(3 launches; 4 where items share experts). Many: routing (3), the shared expert (3 and two of cuBLAS), gate_up, down,
+sum. The forms: triton_few and, from route.max_vector tokens on, triton_matrix; triton_many.
 """
 
 from __future__ import annotations
@@ -12,8 +13,22 @@ import torch
 from torch import Tensor
 
 from sparkstral.kernels.kernel_spec import KernelSpec
-from sparkstral.kernels.moe_experts.triton_few import FewConfig, FewSpecs, FewWorkspace, down_few, gate_up_few
-from sparkstral.kernels.moe_experts.triton_many import ManySpecs, ManyWorkspace, down_many, gate_up_many
+from sparkstral.kernels.moe_experts.triton_few import (
+    FewConfig,
+    FewSpecs,
+    FewWorkspace,
+    down_few,
+    gate_up_few,
+    sum_few,
+)
+from sparkstral.kernels.moe_experts.triton_many import (
+    ManySpecs,
+    ManyWorkspace,
+    down_many,
+    gate_up_many,
+    shared_many,
+)
+from sparkstral.kernels.moe_experts.triton_matrix import MatrixProgram, MatrixSpecs, down_matrix, gate_up_matrix
 from sparkstral.kernels.moe_route.triton_kernel import CONFIGS as ROUTE_CONFIGS
 from sparkstral.kernels.moe_route.triton_kernel import (
     FewRouting,
@@ -36,10 +51,19 @@ class TilePair:
 
 
 @dataclass(frozen=True, slots=True)
+class MatrixConfig:
+    """Of few tokens, but more than route.max_vector."""
+
+    gate_up: MatrixProgram
+    down: MatrixProgram
+
+
+@dataclass(frozen=True, slots=True)
 class MoeConfig:
     route: RouteConfig
     few: FewConfig
-    max_few: int  # tokens up to which the form for few is used, a power of two
+    matrix: MatrixConfig
+    max_few: int  # tokens up to which the forms for few are used, a power of two
     many: tuple[TilePair, ...]  # by max_tokens, rising; the last serves all that are more
 
 
@@ -65,6 +89,7 @@ CONFIGS = {
             down=FewProgram(32, num_warps=4, unroll=4, max_registers=168),
             token_major_max=4,
         ),
+        matrix=MatrixConfig(MatrixProgram(4, unroll=2), MatrixProgram(4, unroll=2)),
         max_few=64,
         many=(TilePair(6144, _SMALL_90, _SMALL_90), TilePair(1 << 30, _LARGE_90, _LARGE_90)),
     ),
@@ -79,6 +104,7 @@ CONFIGS = {
             down=FewProgram(32, num_warps=8, unroll=4, max_registers=128),
             token_major_max=4,
         ),
+        matrix=MatrixConfig(MatrixProgram(4, unroll=2), MatrixProgram(4, unroll=2)),
         max_few=64,
         many=(TilePair(1024, _SMALL_121, _SMALL_121), TilePair(1 << 30, _LARGE_121, _LARGE_121)),
     ),
@@ -121,6 +147,14 @@ def moe_block(
     if len(x) <= config.max_few:
         few = FewSpecs(hidden, inner, slots, config.few, **flags)
         route_few(x, router, scaling, workspace.few_routing, config=config.route, pdl=pdl)
+        if len(x) > config.route.max_vector:
+            matrix = MatrixSpecs(
+                hidden, inner, len(router), slots, config.matrix.gate_up, config.matrix.down, x.is_cuda, pdl
+            )
+            gate_up_matrix(gate_up, workspace.few_routing, len(x), workspace.few, matrix, down=down)
+            down_matrix(down, workspace.few_routing, len(x), workspace.few, matrix)
+            sum_few(workspace.few_routing, residual, out, workspace.few, few)
+            return
         gate_up_few(gate_up, workspace.few_routing, len(x), workspace.few, few, down=down)
         down_few(down, workspace.few_routing, residual, out, workspace.few, few)
         return
@@ -129,6 +163,7 @@ def moe_block(
         tiles = next((pair for pair in config.many if len(x[part]) <= pair.max_tokens), config.many[-1])
         many = ManySpecs(hidden, inner, len(router), slots, tiles.gate_up, tiles.down, **flags)
         route_many(x[part], router, scaling, tiles.gate_up.rows, workspace.many_routing, pdl=pdl)
+        shared_many(x[part], gate_up, down, workspace.many, many)
         gate_up_many(x[part], gate_up, workspace.many_routing, workspace.many, many)
         down_many(
             down, workspace.many_routing, None if residual is None else residual[part], out[part], workspace.many, many
@@ -141,7 +176,11 @@ def specs(config: MoeConfig, *, pdl: bool = True) -> list[KernelSpec]:
     few = FewSpecs(hidden, inner, slots, config.few, residual=True, ptx=True, pdl=pdl)
     found = [few.gate_up(count, num_experts, prefetch=True) for count in (1, 2)]
     found += [few.down_tokens(), few.down(), few.sum()]
+    matrix = MatrixSpecs(
+        hidden, inner, num_experts, slots, config.matrix.gate_up, config.matrix.down, ptx=True, pdl=pdl
+    )
+    found += [matrix.gate_up(prefetch=True), matrix.down()]
     for pair in config.many:
         many = ManySpecs(hidden, inner, num_experts, slots, pair.gate_up, pair.down, residual=True, ptx=True, pdl=pdl)
-        found += [many.gate_up(), many.down(), many.sum()]
-    return found
+        found += [many.gate_up(), many.down()]
+    return [*found, many.decode(2 * inner, hidden), many.decode(hidden, inner), many.swiglu_shared(), many.sum()]

@@ -4,6 +4,9 @@ Owns three launches over the sorted pairs of moe_route: `_gate_up_many` (gathere
 `_down_many` (times down and the pair's weight, scattered to the pair) and `_sum_many` (a token's pairs in order, and
 the residual). Weights are decoded to bfloat16 on the way to shared memory, exactly: code · scale has 6 significant
 bits, and the global scale multiplies the float32 sum. No atomics: each number is made in one order.
+
+The shared expert has every token, a fifth of the work: `_decode` writes its weights out as bfloat16, once instead of
+for each tile of tokens, and PyTorch's product (cuBLAS) multiplies by them, twice as fast as tiles that decode.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from torch import Tensor
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import KernelSpec
 from sparkstral.kernels.moe_route.triton_kernel import ManyRouting
-from sparkstral.kernels.nvfp4_linear.codes import DECODED_EXPONENT
+from sparkstral.kernels.nvfp4_linear.codes import DECODED_EXPONENT, decode16
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
 from sparkstral.kernels.nvfp4_linear.triton_kernel import ManyTile, many_product
 from sparkstral.kernels.tiles import tile
@@ -31,7 +34,9 @@ class ManyWorkspace:
     """Between the launches; for up to `num_tokens`, layers share it."""
 
     h: Tensor  # [T · (K + 1), I] of x's dtype, in sorted order
-    y: Tensor  # [T · (K + 1), H] likewise, by pair
+    y: Tensor  # [T · (K + 1), H] likewise, by pair; before that, the shared expert's gate and up [T, 2I]
+    gate_up: Tensor  # [2I, H] likewise, the shared expert's, without the global scales
+    down: Tensor  # [H, I] likewise
 
     @classmethod
     def allocate(
@@ -42,6 +47,8 @@ class ManyWorkspace:
         return cls(
             h=torch.empty(pairs, inner, dtype=dtype, device=device),
             y=torch.empty(pairs, hidden, dtype=dtype, device=device),
+            gate_up=torch.empty(2 * inner, hidden, dtype=dtype, device=device),
+            down=torch.empty(hidden, inner, dtype=dtype, device=device),
         )
 
 
@@ -67,7 +74,7 @@ def _gate_up_many(
     GROUPS: tl.constexpr = HIDDEN // 16
     wait_for_inputs(PDL)
     expert, first, end = _find_tile(tl.program_id(1), starts_ptr, tile_starts_ptr, EXPERTS, ROWS)
-    if expert <= EXPERTS:
+    if expert < EXPERTS:
         position = first + tl.arange(0, ROWS)
         token = tl.load(pairs_ptr + position, mask=position < end, other=0) // SLOTS
         x_ptrs = x_ptr + token[:, None].to(tl.int64) * HIDDEN + tl.arange(0, DEPTH)[None, :]
@@ -101,7 +108,7 @@ def _down_many(
     GROUPS: tl.constexpr = INNER // 16
     wait_for_inputs(PDL)
     expert, first, end = _find_tile(tl.program_id(1), starts_ptr, tile_starts_ptr, EXPERTS, ROWS)
-    if expert <= EXPERTS:
+    if expert < EXPERTS:
         position = first + tl.arange(0, ROWS)
         is_row = position < end
         pair = tl.load(pairs_ptr + position, mask=is_row, other=0)
@@ -121,27 +128,88 @@ def _down_many(
 
 @triton.jit
 def _sum_many(
-    y_ptr, residual_ptr, out_ptr,
-    HIDDEN: tl.constexpr, SLOTS: tl.constexpr, COLUMNS: tl.constexpr, RESIDUAL: tl.constexpr, PDL: tl.constexpr,
+    y_ptr, factor_ptr, residual_ptr, out_ptr,
+    HIDDEN: tl.constexpr, EXPERTS: tl.constexpr, SLOTS: tl.constexpr, COLUMNS: tl.constexpr, RESIDUAL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((COLUMNS,), tl.float32)
+    factor = tl.load(factor_ptr + EXPERTS) * 2.0**DECODED_EXPONENT
     wait_for_inputs(PDL)
     for slot in tl.static_range(SLOTS):
-        total += tl.load(y_ptr + (token * SLOTS + slot) * HIDDEN + column).to(tl.float32)
+        y = tl.load(y_ptr + (token * SLOTS + slot) * HIDDEN + column).to(tl.float32)
+        total += y * factor if slot == SLOTS - 1 else y
     at = token * HIDDEN + column
     if RESIDUAL:
         total += tl.load(residual_ptr + at).to(tl.float32)
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty))
 
 
+@triton.jit(do_not_specialize=["half_groups"])
+def _decode(
+    codes_ptr, scale_ptr, out_ptr, start, half_groups,
+    K: tl.constexpr, ROWS: tl.constexpr, GROUPS: tl.constexpr, PTX: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """ROWS rows of a matrix [.., K] whose first code is `start`, as bfloat16, 2^-DECODED_EXPONENT times."""
+    let_next_start(PDL)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
+    codes = tl.load(codes_ptr + start + (row[:, None] * (K // 16) + group[None, :]))
+    scale = tl.load(scale_ptr + start + (row[:, None] * (2 * half_groups) + group[None, :]))  # as in _gate_up_many
+    values = decode16(codes, scale, ROWS, GROUPS, PTX)
+    column = tl.program_id(1) * (16 * GROUPS) + tl.arange(0, 16 * GROUPS)
+    wait_for_inputs(PDL)  # what is overwritten is read by the layer before
+    tl.store(out_ptr + row[:, None] * K + column[None, :], values.to(out_ptr.dtype.element_ty))
+
+
+@triton.jit
+def _swiglu_shared(
+    gate_up_ptr, factor_ptr, h_ptr,
+    INNER: tl.constexpr, EXPERTS: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    let_next_start(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    gate_factor = tl.load(factor_ptr + 2 * EXPERTS) * 2.0**DECODED_EXPONENT
+    up_factor = tl.load(factor_ptr + 2 * EXPERTS + 1) * 2.0**DECODED_EXPONENT
+    wait_for_inputs(PDL)
+    gate = tl.load(gate_up_ptr + token * (2 * INNER) + column).to(tl.float32) * gate_factor
+    up = tl.load(gate_up_ptr + token * (2 * INNER) + INNER + column).to(tl.float32) * up_factor
+    h = gate / (1 + tl.exp(-gate)) * up
+    tl.store(h_ptr + token * INNER + column, h.to(h_ptr.dtype.element_ty))
+
+
+def shared_many(
+    x: Tensor, gate_up: PackedWeight, down: PackedWeight, workspace: ManyWorkspace, specs: ManySpecs
+) -> None:
+    """The shared expert of x [T, H], whose weights are the last of gate_up and down: into its pairs' rows of
+    workspace.y, without down's global scale. Before `gate_up_many`."""
+    num_tokens, hidden, inner, slots = len(x), specs.hidden, specs.inner, specs.slots
+    for weight, out in ((gate_up, workspace.gate_up), (down, workspace.down)):
+        rows, size = out.shape
+        spec = specs.decode(rows, size)
+        spec.launch(
+            (rows // int(spec.constants["ROWS"]), size // 16 // int(spec.constants["GROUPS"])),
+            weight.codes, weight.scale, out, specs.num_experts * out.numel() // 16, size // 32, pdl=specs.pdl,
+        )  # fmt: skip
+    products = workspace.y.view(-1)[: num_tokens * 2 * inner].view(num_tokens, 2 * inner)
+    torch.mm(x, workspace.gate_up.T, out=products)
+    h = workspace.h[num_tokens * (slots - 1) : num_tokens * slots]
+    spec = specs.swiglu_shared()
+    spec.launch(
+        (num_tokens, inner // int(spec.constants["COLUMNS"])), products, gate_up.factor, h, pdl=specs.pdl
+    )  # fmt: skip
+    y = workspace.y[: num_tokens * slots].view(num_tokens, slots, hidden)[:, -1]
+    torch.mm(h, workspace.down.T, out=y)
+
+
 def gate_up_many(
     x: Tensor, gate_up: PackedWeight, routing: ManyRouting, workspace: ManyWorkspace, specs: ManySpecs
 ) -> None:
-    """After `route_many` of x [T, H] with tiles of the same rows: the inner values of the sorted pairs; the weight as
-    in `gate_up_few`."""
+    """After `route_many` of x [T, H] with tiles of the same rows: the inner values of the sorted pairs, but for the
+    shared expert's; the weight as in `gate_up_few`."""
     spec = specs.gate_up()
     spec.launch(
         (2 * specs.inner // int(spec.constants["COLUMNS"]), specs.max_tiles(len(x))),
@@ -154,7 +222,8 @@ def down_many(
     down: PackedWeight, routing: ManyRouting, residual: Tensor | None, out: Tensor, workspace: ManyWorkspace,
     specs: ManySpecs,
 ) -> None:
-    """After `gate_up_many`: out [T, H] = residual + the weighted sums; the weight as in `down_few`."""  # fmt: skip
+    """After `shared_many` and `gate_up_many`: out [T, H] = residual + the weighted sums; the weight as in
+    `down_few`."""  # fmt: skip
     num_tokens, hidden = out.shape
     spec = specs.down()
     spec.launch(
@@ -164,7 +233,7 @@ def down_many(
     )  # fmt: skip
     spec = specs.sum()
     spec.launch(
-        (num_tokens, hidden // int(spec.constants["COLUMNS"])), workspace.y, residual, out, pdl=specs.pdl
+        (num_tokens, hidden // int(spec.constants["COLUMNS"])), workspace.y, down.factor, residual, out, pdl=specs.pdl
     )
 
 
@@ -183,10 +252,10 @@ class ManySpecs:
     pdl: bool
 
     def max_tiles(self, num_tokens: int) -> int:
-        """The most tiles of pairs of one expert that `num_tokens` tokens can need, the shared expert's included."""
+        """The most tiles of pairs of one routed expert that `num_tokens` tokens can need."""
         pairs = num_tokens * (self.slots - 1)
         rows = self.gate_up_tile.rows
-        return -(-num_tokens // rows) + min(pairs, (pairs + (rows - 1) * self.num_experts) // rows)
+        return min(pairs, (pairs + (rows - 1) * self.num_experts) // rows)
 
     def gate_up(self) -> KernelSpec:
         part = self.gate_up_tile
@@ -210,11 +279,27 @@ class ManySpecs:
             part.num_warps, part.num_stages, needs=("mma",),
         )  # fmt: skip
 
+    def decode(self, rows: int, size: int) -> KernelSpec:
+        return KernelSpec(
+            f"_decode, {rows} x {size}", _decode,
+            {"codes_ptr": "*i64", "scale_ptr": "*fp8e4nv", "out_ptr": "*bf16", "start": "i32:16", "half_groups": "i32"},
+            {"K": size, "ROWS": tile(rows, 64), "GROUPS": tile(size // 16, 8), "PTX": self.ptx, "PDL": self.pdl},
+            num_warps=4,
+        )  # fmt: skip
+
+    def swiglu_shared(self) -> KernelSpec:
+        return KernelSpec(
+            "_swiglu_shared", _swiglu_shared, {"gate_up_ptr": "*bf16", "factor_ptr": "*fp32", "h_ptr": "*bf16"},
+            {"INNER": self.inner, "EXPERTS": self.num_experts, "COLUMNS": tile(self.inner, SUM_COLUMNS),
+             "PDL": self.pdl}, num_warps=4,
+        )  # fmt: skip
+
     def sum(self) -> KernelSpec:
         return KernelSpec(
-            "_sum_many", _sum_many, {"y_ptr": "*bf16", "residual_ptr": "*bf16", "out_ptr": "*bf16"},
-            {"HIDDEN": self.hidden, "SLOTS": self.slots, "COLUMNS": tile(self.hidden, SUM_COLUMNS),
-             "RESIDUAL": self.residual, "PDL": self.pdl}, num_warps=4,
+            "_sum_many", _sum_many,
+            {"y_ptr": "*bf16", "factor_ptr": "*fp32", "residual_ptr": "*bf16", "out_ptr": "*bf16"},
+            {"HIDDEN": self.hidden, "EXPERTS": self.num_experts, "SLOTS": self.slots,
+             "COLUMNS": tile(self.hidden, SUM_COLUMNS), "RESIDUAL": self.residual, "PDL": self.pdl}, num_warps=4,
         )  # fmt: skip
 
     def _constants(self, part: ManyTile, size: int) -> dict[str, int | bool]:

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import KernelSpec
-from sparkstral.kernels.nvfp4_linear.codes import dot_bfloat16, scale_row
+from sparkstral.kernels.nvfp4_linear.codes import dot_bfloat16, quarter_row, scale_row
 from sparkstral.kernels.tiles import tile
 
-ITEM_TOKENS = 4  # the most pairs of a work item
-ITEM_FIELDS = 8  # int32 of a work item: expert, number of pairs, up to four pairs, two unused
+ITEM_TOKENS = 4  # the most pairs of a work item for the ordinary lanes
+MATRIX_TOKENS = 8  # ... for the matrix unit
+ITEM_FIELDS = 16  # int32 of a work item: expert, number of pairs, up to eight pairs, six unused
 BLOCK_TOKENS = 64  # tokens of a program, many tokens
 
 
@@ -36,6 +37,9 @@ class RouteConfig:
     rows: int  # router rows of a program
     columns: int  # read at once
     num_warps: int
+    # Tokens up to which the experts' products run on the ordinary lanes; more, as far as few are few, take the matrix
+    # unit: their x stays bfloat16, and their items have up to MATRIX_TOKENS pairs.
+    max_vector: int = 4
 
 
 CONFIGS = {
@@ -45,19 +49,19 @@ CONFIGS = {
 }
 
 
-def max_items(num_tokens: int, num_experts: int, top_k: int) -> int:
+def max_items(num_tokens: int, num_experts: int, top_k: int, item_tokens: int = ITEM_TOKENS) -> int:
     """The most work items that `num_tokens` tokens can need, the shared expert's included."""
     pairs = num_tokens * top_k
-    full = (pairs + (ITEM_TOKENS - 1) * num_experts) // ITEM_TOKENS
-    return -(-num_tokens // ITEM_TOKENS) + min(pairs, full)
+    full = (pairs + (item_tokens - 1) * num_experts) // item_tokens
+    return -(-num_tokens // item_tokens) + min(pairs, full)
 
 
 @dataclass(frozen=True, slots=True)
 class FewRouting:
     """What routing few tokens leaves for the experts; for up to `num_tokens`, a power of two; layers share it."""
 
-    x: Tensor  # [T, 4, H/16, 4] float16: quarter q of group g of token t, scaled to below 2^15
-    x_scale: Tensor  # [T, H/16] float32: what x was divided by, · 2^14
+    x: Tensor  # [T, 4, H/16, 4] float16: quarter q of group g of token t, scaled to below 2^15; matrix: bfloat16, as is
+    x_scale: Tensor  # [T, H/16] float32: what x was divided by, · 2^14; matrix: not written
     logits: Tensor  # [T, E] float32
     ids: Tensor  # [T, K + 1] int32
     weights: Tensor  # [T, K + 1] float32
@@ -201,7 +205,7 @@ def _route_few(
     finished_ptr, num_tokens, scaling,
     HIDDEN: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     TOKENS: tl.constexpr, SINGLE: tl.constexpr, MAX_ITEMS: tl.constexpr, ITEM_TOKENS: tl.constexpr,
-    ITEM_FIELDS: tl.constexpr, PDL: tl.constexpr,
+    ITEM_FIELDS: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     part = tl.program_id(0)
@@ -219,10 +223,13 @@ def _route_few(
     for start in tl.static_range(0, HIDDEN, COLUMNS):
         x += (tl.load(x_ptr + token * HIDDEN + start + column),)  # type: ignore[assignment]
     # Before the sums what no one in this launch waits for: its stores are under way while they are made.
-    scale_row(
-        x_ptr + token * HIDDEN, x_out_ptr + token * HIDDEN, x_scale_ptr + token * (HIDDEN // 16), part,
-        HIDDEN, EXPERTS // ROWS,
-    )  # fmt: skip
+    if SCALED:
+        scale_row(
+            x_ptr + token * HIDDEN, x_out_ptr + token * HIDDEN, x_scale_ptr + token * (HIDDEN // 16), part,
+            HIDDEN, EXPERTS // ROWS,
+        )  # fmt: skip
+    else:
+        quarter_row(x_ptr + token * HIDDEN, x_out_ptr + token * HIDDEN, part, HIDDEN, EXPERTS // ROWS)
     for step in tl.static_range(HIDDEN // COLUMNS):
         sums += router[step].to(tl.float32) * x[step].to(tl.float32)[None, :]
     tl.store(logits_ptr + token * EXPERTS + row, tl.sum(sums, axis=1))
@@ -350,9 +357,10 @@ def route_few(x: Tensor, router: Tensor, scaling: float, out: FewRouting, *, con
     """x [T, H] bfloat16, normalised; router [E, H] bfloat16. T at most what `out` was allocated for."""
     num_tokens, hidden = x.shape
     num_experts = len(router)
+    x_out = out.x if num_tokens <= config.max_vector else out.x.view(torch.bfloat16)
     few_spec(num_tokens, hidden, num_experts, out.ids.shape[1] - 1, config, pdl=pdl).launch(
         (num_experts // config.rows, num_tokens),
-        x, router, out.x, out.x_scale, out.logits, out.ids, out.weights, out.items, out.by_expert, out.finished,
+        x, router, x_out, out.x_scale, out.logits, out.ids, out.weights, out.items, out.by_expert, out.finished,
         num_tokens, scaling, pdl=pdl,
     )  # fmt: skip
 
@@ -374,16 +382,17 @@ def few_spec(
 ) -> KernelSpec:
     # At least 4: then a warp has a token's probabilities to itself and need not wait for the others.
     tokens = max(4, triton.next_power_of_2(num_tokens))
+    scaled = num_tokens <= config.max_vector
     return KernelSpec(
         f"_route_few, {num_tokens} tokens", _route_few,
-        {"x_ptr": "*bf16", "router_ptr": "*bf16", "x_out_ptr": "*fp16", "x_scale_ptr": "*fp32", "logits_ptr": "*fp32",
-         "ids_ptr": "*i32", "weights_ptr": "*fp32", "items_ptr": "*i32", "by_expert_ptr": "*i32",
+        {"x_ptr": "*bf16", "router_ptr": "*bf16", "x_out_ptr": "*fp16" if scaled else "*bf16",
+         "x_scale_ptr": "*fp32", "logits_ptr": "*fp32", "ids_ptr": "*i32", "weights_ptr": "*fp32", "items_ptr": "*i32", "by_expert_ptr": "*i32",
          "finished_ptr": "*i32", "num_tokens": "i32", "scaling": "fp32"},
         {"HIDDEN": hidden, "EXPERTS": num_experts, "TOP_K": top_k, "ROWS": config.rows,
          "COLUMNS": tile(hidden, config.columns),
          "TOKENS": tokens, "SINGLE": num_tokens == 1, "MAX_ITEMS": max_items(tokens, num_experts, top_k),
-         "ITEM_TOKENS": ITEM_TOKENS,
-         "ITEM_FIELDS": ITEM_FIELDS, "PDL": pdl}, config.num_warps,
+         "ITEM_TOKENS": ITEM_TOKENS if scaled else MATRIX_TOKENS,
+         "ITEM_FIELDS": ITEM_FIELDS, "SCALED": scaled, "PDL": pdl}, config.num_warps,
     )  # fmt: skip
 
 

@@ -19,10 +19,10 @@ import triton.language as tl
 # (shift of the magnitude, shift of the sign) that bring pair j to bits 11-9 and 15 of each half.
 _FLOAT16_SHIFTS = ((0, 0), (3, 3), (6, 1), (9, 2))
 # ... and to bits 8-6 and 15, where a bfloat16 has them; negative: to the right.
-_BFLOAT16_SHIFTS = ((-3, 0), (0, 3), (3, 1), (6, 2))
+BFLOAT16_SHIFTS = ((-3, 0), (0, 3), (3, 1), (6, 2))
 
 
-def _shifted(register: str, word: str, shift: int) -> str:
+def shifted(register: str, word: str, shift: int) -> str:
     if shift == 0:
         return f"mov.b32 {register}, {word};"
     return f"{'shl' if shift > 0 else 'shr'}.b32 {register}, {word}, {abs(shift)};"
@@ -39,11 +39,11 @@ def _dot_ptx(tokens: int) -> tuple[str, str]:
     for index in range(8):
         word = "ab"[index // 4]
         magnitude, sign = _FLOAT16_SHIFTS[index % 4]
-        lines.append(_shifted("u", word, magnitude))
+        lines.append(shifted("u", word, magnitude))
         if magnitude == sign:
             lines.append("and.b32 t, u, 0x8E008E00;")
         else:
-            lines += ["and.b32 t, u, 0x0E000E00;", _shifted("v", word, sign)]
+            lines += ["and.b32 t, u, 0x0E000E00;", shifted("v", word, sign)]
             lines.append("lop3.b32 t, v, 0x80008000, t, 0xEA;")  # (v & mask) | t
         for i in range(tokens):
             if index == 0:
@@ -60,9 +60,9 @@ def _decode_ptx() -> tuple[str, str]:
     """16 codes and a scale -> 16 bfloat16: (PTX, constraints)."""
     lines = [".reg .b32 w0, w1, t, u, v, s;", "mov.b64 {w0, w1}, $16;", "cvt.rn.bf16x2.f32 s, $17, $17;"]
     for index in range(8):
-        magnitude, sign = _BFLOAT16_SHIFTS[index % 4]
-        lines += [_shifted("u", f"w{index // 4}", magnitude), "and.b32 t, u, 0x01C001C0;"]
-        lines += [_shifted("v", f"w{index // 4}", sign), "lop3.b32 t, v, 0x80008000, t, 0xEA;"]
+        magnitude, sign = BFLOAT16_SHIFTS[index % 4]
+        lines += [shifted("u", f"w{index // 4}", magnitude), "and.b32 t, u, 0x01C001C0;"]
+        lines += [shifted("v", f"w{index // 4}", sign), "lop3.b32 t, v, 0x80008000, t, 0xEA;"]
         lines += ["mul.rn.bf16x2 t, t, s;", f"mov.b32 {{${2 * index}, ${2 * index + 1}}}, t;"]
     return "{" + "\n".join(lines) + "}", ",".join(["=h"] * 16 + ["l", "f"])
 
@@ -92,7 +92,7 @@ def _float16_pair(bits):
 
 
 @triton.jit
-def _plain_pair(codes, INDEX: tl.constexpr):
+def plain_pair(codes, INDEX: tl.constexpr):
     """Codes 2 · INDEX and 2 · INDEX + 1 of an int64 as float16 · 2^-14."""
     word = codes >> (32 * (INDEX // 4))
     pair: tl.constexpr = INDEX % 4
@@ -103,7 +103,7 @@ def _plain_pair(codes, INDEX: tl.constexpr):
 
 @triton.jit
 def _plain_products(codes, x, INDEX: tl.constexpr):
-    w_low, w_high = _plain_pair(codes, INDEX)
+    w_low, w_high = plain_pair(codes, INDEX)
     x_low, x_high = _float16_pair(x[INDEX // 2] >> (32 * (INDEX % 2)))
     return w_low * x_low, w_high * x_high
 
@@ -195,14 +195,14 @@ def decode16(codes, scale, ROWS: tl.constexpr, GROUPS: tl.constexpr, PTX: tl.con
 
 @triton.jit
 def _plain_values(codes, factor):
-    a = _plain_pair(codes, 0)
-    b = _plain_pair(codes, 1)
-    c = _plain_pair(codes, 2)
-    d = _plain_pair(codes, 3)
-    e = _plain_pair(codes, 4)
-    f = _plain_pair(codes, 5)
-    g = _plain_pair(codes, 6)
-    h = _plain_pair(codes, 7)
+    a = plain_pair(codes, 0)
+    b = plain_pair(codes, 1)
+    c = plain_pair(codes, 2)
+    d = plain_pair(codes, 3)
+    e = plain_pair(codes, 4)
+    f = plain_pair(codes, 5)
+    g = plain_pair(codes, 6)
+    h = plain_pair(codes, 7)
     return (
         _times(a[0], factor), _times(a[1], factor), _times(b[0], factor), _times(b[1], factor),
         _times(c[0], factor), _times(c[1], factor), _times(d[0], factor), _times(d[1], factor),
@@ -241,3 +241,13 @@ def scale_row(x_ptr, out_ptr, scale_ptr, part, SIZE: tl.constexpr, PARTS: tl.con
     tl.store(scale_ptr + group, scale, mask=is_group)
     to = (k[None, :] // 4 * groups + group[:, None]) * 4 + k[None, :] % 4
     tl.store(out_ptr + to, (x * inverse[:, None]).to(tl.float16), mask=is_group[:, None])
+
+
+@triton.jit
+def quarter_row(x_ptr, out_ptr, part, SIZE: tl.constexpr, PARTS: tl.constexpr):
+    """Part `part` of PARTS of a row of x [SIZE] in the order of `scale_row`, as bfloat16."""
+    groups: tl.constexpr = SIZE // 16
+    part_groups: tl.constexpr = triton.next_power_of_2(triton.cdiv(groups, PARTS))
+    k = part * (16 * part_groups) + tl.arange(0, 16 * part_groups)
+    x = tl.load(x_ptr + k, mask=k < SIZE, other=0.0)
+    tl.store(out_ptr + (k % 16 // 4 * groups + k // 16) * 4 + k % 4, x.to(tl.bfloat16), mask=k < SIZE)
