@@ -20,7 +20,8 @@ Rounding of the fast form: decoded weights are exact (the global scale multiplie
 inner values are float16 with 11 significant bits and a power of two for each 16, so that none overflows; groups of
 eight products are summed in float16, the rest in float32. Elsewhere inner values are bfloat16, sums float32, and of
 many tokens each expert's weighted output is bfloat16 too. Its error against float64 is at most twice that of the
-reference in bfloat16. Tolerance against the reference: 2e-2 of the row's largest value in bfloat16, for the rounding of the inner values. A NaN stays in its row.
+reference in bfloat16. Tolerance against the reference: 2e-2 of the row's largest value in bfloat16, for the rounding
+of the inner values. A NaN stays in its row.
 
 CUDA graph: the reference is not safe, it reads the number of tokens of each expert on the host; the fast form is, its
 grids depend on T alone and its buffers are the workspace's.
