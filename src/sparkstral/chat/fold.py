@@ -30,6 +30,7 @@ class FoldedMessage:
     tool_calls: tuple[ToolCall, ...]
     finish_reason: Literal["stop", "length", "tool_calls"] | None = None
     usage: Usage | None = None
+    stop_string: str | None = None  # the client's, if one of them ended the answer
     failure: Failure | None = None
 
 
@@ -71,5 +72,6 @@ class Fold:
             ),
             finish_reason=self._end.reason if isinstance(self._end, Finished) else None,
             usage=self._end.usage if isinstance(self._end, Finished) else None,
+            stop_string=self._end.stop_string if isinstance(self._end, Finished) else None,
             failure=self._end.failure if isinstance(self._end, Failed) else None,
         )

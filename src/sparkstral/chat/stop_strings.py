@@ -29,7 +29,7 @@ class StopStrings:
         for event in events:
             if self.matched is not None:
                 if isinstance(event, Finished):
-                    out.append(Finished("stop", event.usage))
+                    out.append(Finished("stop", event.usage, self.matched))
                 elif isinstance(event, Failed):
                     out.append(event)
             elif isinstance(event, TextDelta):

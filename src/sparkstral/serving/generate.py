@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sparkstral.chat.grammar import banned_token_ids, grammar_for
 from sparkstral.chat.output_parser import OutputParser
-from sparkstral.chat.render import render
+from sparkstral.chat.render import RenderedPrompt, render
 from sparkstral.chat.stop_strings import StopStrings
 from sparkstral.chat.tokenizer import ChatTokenizer, Control
 from sparkstral.config import ServerConfig
@@ -54,6 +54,10 @@ class Generator:
         self._config = config
         self.admission = Admission(config.max_in_flight)
 
+    async def render(self, request: ChatRequest) -> RenderedPrompt:
+        """What the model would see. Raises RequestError."""
+        return await asyncio.to_thread(render, request, self._tokenizer)
+
     async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         """Render and check, in a slot of `admission` that the caller holds since it began to read the request.
 
@@ -74,6 +78,8 @@ class Generator:
                 f"{max_model_len:,} tokens for prompt and answer together. Shorten the messages, or restart "
                 f"with --max-model-len {num_prompt_tokens + 1024} or more, if model and memory allow it.",
                 "messages",
+                num_prompt_tokens,
+                max_model_len,
             )
         choice, config = request.sampling, self._config
         is_high = request.reasoning_effort == "high"

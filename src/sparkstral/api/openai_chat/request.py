@@ -7,8 +7,8 @@ lists are chat's (history.py); here a message is only translated. Must not know 
 from __future__ import annotations
 
 import json
-from typing import Literal
 
+from sparkstral.api.efforts import EFFORTS
 from sparkstral.api.openai_chat.schema import (
     AssistantMessage,
     ChatCompletionRequest,
@@ -35,17 +35,6 @@ from sparkstral.types import (
     ToolCall,
     ToolChoice,
 )
-
-# The model knows two settings; clients have seven words for them.
-EFFORTS: dict[str, Literal["none", "high"]] = {
-    "none": "none",
-    "minimal": "none",
-    "low": "none",
-    "medium": "high",
-    "high": "high",
-    "xhigh": "high",
-    "max": "high",
-}
 
 
 def to_chat_request(wire: ChatCompletionRequest) -> ChatRequest:
