@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkstral.chat.grammar import banned_token_ids, grammar_for
 from sparkstral.chat.output_parser import OutputParser
@@ -20,8 +20,9 @@ from sparkstral.chat.tokenizer import ChatTokenizer, Control
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
 from sparkstral.engine.readiness import require_ready
-from sparkstral.errors import NotReadyError, PromptTooLongError
+from sparkstral.errors import NotReadyError, PromptTooLongError, RequestError
 from sparkstral.serving.admission import Admission
+from sparkstral.serving.answers import numbered
 from sparkstral.types import (
     ChatRequest,
     Failed,
@@ -29,8 +30,11 @@ from sparkstral.types import (
     FinishReason,
     GenerationRequest,
     OutputEvent,
+    SamplingChoice,
     SamplingParams,
 )
+
+_ENDS = (Control.EOS.value,)
 
 logger = logging.getLogger(__name__)
 
@@ -87,16 +91,56 @@ class Generator:
         sampling = SamplingParams(
             max_tokens=room_tokens if choice.max_tokens is None else min(choice.max_tokens, room_tokens),
             temperature=default_temperature if choice.temperature is None else choice.temperature,
-            stop_token_ids=(Control.EOS.value,),
+            stop_token_ids=_ENDS,
             top_p=1.0 if choice.top_p is None else choice.top_p,
             top_k=choice.top_k or 0,
             min_p=choice.min_p or 0.0,
             seed=choice.seed,
-            banned_token_ids=banned_token_ids(request),
+            banned_token_ids=banned_token_ids(request) + (_ENDS if choice.ignore_eos else ()),
+            min_tokens=choice.min_tokens,
+            logit_bias=choice.logit_bias,
+            presence_penalty=choice.presence_penalty,
+            frequency_penalty=choice.frequency_penalty,
+            repetition_penalty=choice.repetition_penalty,
+            num_logprobs=choice.num_logprobs,
         )
+        self._check_logit_bias(choice)
         grammar = grammar_for(request, prefilled_think=rendered.prompt.prefilled_think)
+        if grammar is not None and (choice.ignore_eos or choice.min_tokens):
+            param = "ignore_eos" if choice.ignore_eos else "min_tokens"
+            raise RequestError(
+                f"`{param}` does not go with tools or a response_format: there the grammar says where an answer ends. "
+                "Leave one of them out.",
+                param,
+            )
         generation = GenerationRequest(request_id, rendered.prompt.token_ids, sampling, grammar)
         return PreparedRequest(generation, rendered.repairs, rendered.prompt.prefilled_think, choice.stop)
+
+    def _check_logit_bias(self, choice: SamplingChoice) -> None:
+        for token_id, _ in choice.logit_bias:
+            if not 0 <= token_id < self._tokenizer.vocab_size:
+                raise RequestError(
+                    f"`logit_bias` names token {token_id}; this model's are 0 to {self._tokenizer.vocab_size - 1:,}.",
+                    "logit_bias",
+                )
+
+    async def run_all(
+        self, request: PreparedRequest, number: int = 1
+    ) -> AsyncGenerator[tuple[int, OutputEvent], None]:
+        """`number` answers to one request, side by side, each event with its answer's number; otherwise as `run`. A
+        seed of the client's counts up."""
+        has_begun = False
+        with self.admission.slot(number):
+            runs = [self._answer(_variant(request, i) if i else request) for i in range(number)]
+            async with aclosing(numbered(runs)) as events:
+                try:
+                    async for event in events:
+                        has_begun = True
+                        yield event
+                except NotReadyError as error:  # the engine took some of the answers and not the others
+                    if not has_begun:
+                        raise
+                    yield 0, Failed(Failure("engine_dead", str(error)))
 
     async def run(self, request: PreparedRequest) -> AsyncGenerator[OutputEvent, None]:
         """The answer's events as they come, the last of them Finished or Failed; takes a slot for itself.
@@ -117,7 +161,7 @@ class Generator:
             async with aclosing(self._client.generate(request.generation)) as outputs:
                 async for output in outputs:
                     num_cached_tokens = max(num_cached_tokens, output.num_cached_tokens)
-                    for event in stop.feed(parser.feed(output.new_token_ids)):
+                    for event in stop.feed(parser.feed(output.new_token_ids, output.logprobs)):
                         yield event
                     if output.failure is not None:
                         yield Failed(output.failure)
@@ -142,3 +186,12 @@ class Generator:
         except Exception:
             logger.exception("Defect while generating", extra={"request_id": request.generation.request_id})
             yield Failed(Failure("internal", "The server met a defect of its own; its log has the details."))
+
+
+def _variant(request: PreparedRequest, index: int) -> PreparedRequest:
+    generation = request.generation
+    sampling = generation.sampling
+    if sampling.seed is not None:
+        sampling = replace(sampling, seed=(sampling.seed + index) & 0x7FFF_FFFF_FFFF_FFFF)
+    request_id = f"{generation.request_id}-{index}"
+    return replace(request, generation=replace(generation, request_id=request_id, sampling=sampling))

@@ -17,7 +17,6 @@ from sparkstral.api.anthropic_messages.schema import CountTokensRequest, Message
 from sparkstral.api.disconnect import until_disconnect
 from sparkstral.api.exchange import Door, stream, told
 from sparkstral.errors import RequestError
-from sparkstral.serving.answers import numbered
 from sparkstral.types import OutputEvent
 
 # Where chat names a field of OpenAI's, this protocol has another for the same.
@@ -46,11 +45,11 @@ def messages_router(door: Door) -> APIRouter:
             **told("x-sparkstral-ignored", wire.without_effect()),
             **told("x-sparkstral-repairs", (*translated.repairs, *prepared.repairs)),
         }
-        events = door.generator.run(prepared)
         if not wire.stream:
+            events = door.generator.run(prepared)
             return JSONResponse(await until_disconnect(_whole(events, head), request.receive), headers=headers)
         writer = MessageWriter(head)
-        return await stream(numbered([events]), request, lambda event: writer.write(event[1]), headers)
+        return await stream(door.generator.run_all(prepared), request, lambda event: writer.write(event[1]), headers)
 
     @router.post("/v1/messages/count_tokens", openapi_extra=openapi.body(CountTokensRequest))
     async def count_tokens(request: Request) -> Response:

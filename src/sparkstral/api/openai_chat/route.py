@@ -13,7 +13,6 @@ from sparkstral.api.exchange import Door, stream, told, whole
 from sparkstral.api.openai_chat.request import to_chat_request
 from sparkstral.api.openai_chat.response import ChunkWriter, CompletionHead, completion
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
-from sparkstral.serving.answers import numbered
 
 
 def chat_router(door: Door) -> APIRouter:
@@ -36,12 +35,13 @@ def chat_router(door: Door) -> APIRouter:
             **told("x-sparkstral-ignored", wire.without_effect()),
             **told("x-sparkstral-repairs", prepared.repairs),
         }
-        answers = numbered([door.generator.run(prepared)])
+        number = wire.n or 1
+        answers = door.generator.run_all(prepared, number)
         if not wire.stream:
-            (answer,) = await whole(answers, request)
-            return JSONResponse(completion(head, answer), headers=headers)
+            folded = await whole(answers, request, number)
+            return JSONResponse(completion(head, folded, with_logprobs=wire.logprobs is True), headers=headers)
         include_usage = wire.stream_options is not None and wire.stream_options.include_usage is True
-        writer = ChunkWriter(head, include_usage=include_usage)
-        return await stream(answers, request, lambda event: writer.write(event[1]), headers)
+        writer = ChunkWriter(head, include_usage=include_usage, number=number)
+        return await stream(answers, request, writer.write, headers)
 
     return router
