@@ -21,6 +21,11 @@ class RequestError(SparkstralError):
 class PromptTooLongError(RequestError):
     """The prompt and the wanted output do not fit into the context."""
 
+    def __init__(self, message: str, param: str | None, num_prompt_tokens: int, max_model_len: int) -> None:
+        super().__init__(message, param)
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_model_len = max_model_len
+
 
 class OverloadedError(SparkstralError):
     """The queue is full; `retry_after_s` is when it is worth asking again."""

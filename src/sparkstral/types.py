@@ -7,7 +7,7 @@ Types that stay inside one room live in that room. The names are the field's wor
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -39,6 +39,42 @@ class SamplingParams:
     min_p: float = 0.0
     seed: int | None = None
     banned_token_ids: tuple[int, ...] = ()  # never sampled, e.g. [TOOL_CALLS] with tool_choice none
+    min_tokens: int = 0  # before so many, no stop token is sampled
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, what is added to its logit)
+    presence_penalty: float = 0.0  # taken off the logit of each token that the answer holds already
+    frequency_penalty: float = 0.0  # taken off as often as the answer holds it
+    repetition_penalty: float = 1.0  # of tokens in prompt or answer: above 0 divided, below multiplied
+    num_logprobs: int | None = None  # likeliest tokens to tell beside each sampled one; None: tell nothing
+    num_prompt_logprobs: int | None = None  # the same of the prompt's tokens, all but the first
+
+    @property
+    def changes_logits(self) -> bool:
+        return bool(
+            self.logit_bias
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.repetition_penalty != 1.0
+        )
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.num_logprobs is not None or self.num_prompt_logprobs is not None
+
+    def at(self, position: int) -> SamplingParams:
+        """These parameters with the bans that hold for the output token of index `position`."""
+        if position >= self.min_tokens:
+            return self
+        return replace(self, banned_token_ids=(*self.banned_token_ids, *self.stop_token_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely the model itself found a token, before any penalty, bias, constraint or temperature: natural
+    logarithms. `top` holds the likeliest (token id, logprob) in falling order, as many as were asked for."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +113,8 @@ class TokenOutput:
     failure: Failure | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0  # prompt tokens served from the prefix cache
+    logprobs: tuple[TokenLogprob, ...] = ()  # of the new tokens, if they were asked for
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()  # once, with the first new token, if they were asked for
 
     @property
     def is_last(self) -> bool:
@@ -113,6 +151,7 @@ class NewRequest:
     sampling: SamplingParams
     grammar: GrammarSpec | None
     output_token_ids: tuple[int, ...]  # tokens sampled before a preemption: state of seed and grammar
+    prompt_token_ids: tuple[int, ...] = ()  # where sampling or log probabilities look at them, else nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +174,9 @@ class ModelRunnerOutput:
 
     sampled: Mapping[str, tuple[int, ...]]
     failures: Mapping[str, Failure] = field(default_factory=dict)
+    logprobs: Mapping[str, tuple[TokenLogprob, ...]] = field(default_factory=dict)  # of the sampled ids
+    # Of the prompt's tokens that follow those of the step, for requests that want them.
+    prompt_logprobs: Mapping[str, tuple[TokenLogprob, ...]] = field(default_factory=dict)
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -264,6 +306,13 @@ class SamplingChoice:
     min_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
+    min_tokens: int = 0
+    ignore_eos: bool = False  # the answer goes on until a limit
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    num_logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +348,18 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class TextLogprob:
+    """A `TokenLogprob` with the tokens' bytes in place of their ids; control tokens are spelled."""
+
+    token: bytes
+    logprob: float
+    top: tuple[tuple[bytes, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class TextDelta:
     text: str
+    logprobs: tuple[TextLogprob, ...] = ()  # of the tokens that begin in this text, if they were asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,6 +389,7 @@ class ToolCallEnd:
 class Finished:
     reason: Literal["stop", "length", "tool_calls"]
     usage: Usage
+    stop_string: str | None = None  # the client's, if one of them ended the answer
 
 
 @dataclass(frozen=True, slots=True)

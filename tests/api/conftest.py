@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 
 import httpx
@@ -10,6 +10,7 @@ import pytest
 from sparkstral.api.app import create_app
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
+from tests.support.chat_cases import spell
 from tests.support.fake_engine import FakeEngine, written
 from tests.support.server import served
 from tests.support.tekken import v15_tokenizer
@@ -37,6 +38,10 @@ class Doors:
         """An engine that answers every request with `pieces`."""
         token_ids = written(self._tokenizer, *pieces)
         return FakeEngine(lambda request: token_ids)
+
+    def spelled(self, token_ids: Sequence[int]) -> str:
+        """The text of ids, control tokens spelled."""
+        return spell(token_ids, self._tokenizer)
 
     def url(self, engine: FakeEngine, config: ServerConfig | None = None) -> str:
         app = create_app(engine, self._tokenizer, config or ServerConfig())

@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.config import ServerConfig
 from sparkstral.types import Failure, GenerationRequest
 from tests.api.conftest import MODEL, Doors
 from tests.support.fake_engine import FakeEngine, written
@@ -303,3 +304,75 @@ def test_eight_streams_at_once_are_not_mixed(doors: Doors, tokenizer: ChatTokeni
             return await asyncio.gather(*(ask(client, word) for word in words))
 
     assert asyncio.run(ask_all()) == [f"{word} " * 40 for word in words]
+
+
+def test_log_probabilities_belong_to_the_answers_text(doors: Doors) -> None:
+    engine = doors.engine(*THOUGHT[:-1], "[TOOL_CALLS]", "get_weather", "[ARGS]", "{}", "</s>")
+    sdk = doors.sdk(engine)
+    body: Any = {"model": MODEL, "messages": HELLO, "logprobs": True, "top_logprobs": 2, "tools": WEATHER}
+    choice = sdk.chat.completions.create(**body).choices[0]
+    assert choice.logprobs is not None
+    content = choice.logprobs.content
+    assert content is not None
+    assert b"".join(bytes(item.bytes or ()) for item in content) == b"Hello!"
+    assert [len(item.top_logprobs) for item in content] == [2] * len(content)
+    assert content[0].logprob == content[0].top_logprobs[0].logprob == -0.25
+    chunks = list(sdk.chat.completions.create(stream=True, **body))
+    streamed = [item for chunk in chunks if (told := chunk.choices[0].logprobs) for item in told.content or ()]
+    assert streamed == content
+    plain = sdk.chat.completions.create(model=MODEL, messages=HELLO).choices[0]
+    assert plain.logprobs is None
+
+
+@pytest.mark.parametrize("pieces", [("one two thr", "ee four", "</s>"), ("one two th", "</s>"), ("né日", "</s>")])
+def test_no_log_probability_is_lost_or_told_too_early_by_stop_strings(doors: Doors, pieces: tuple[str, ...]) -> None:
+    url = doors.url(doors.engine(*pieces))
+    text, told = "", b""
+    for chunk in chunks_of(url, logprobs=True, stop=["three", "hx"]):
+        choice = chunk["choices"][0]
+        text += choice["delta"].get("content", "")
+        told += b"".join(bytes(item["bytes"]) for item in choice.get("logprobs", {}).get("content", ()))
+        assert told.startswith(text.encode())
+    assert text == ("one two " if "four" in "".join(pieces) else "".join(pieces[:-1]))
+    assert len(told) <= len("".join(pieces[:-1]).encode())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_answers(doors: Doors, tokenizer: ChatTokenizer, stream: bool) -> None:
+    def by_seed(request: GenerationRequest) -> list[int]:
+        return written(tokenizer, f"Number {request.sampling.seed} " * (request.sampling.seed or 0), "</s>")
+
+    engine = FakeEngine(by_seed)
+    body: Any = {"model": MODEL, "messages": HELLO, "n": 3, "seed": 4}
+    sdk = doors.sdk(engine)
+    if stream:
+        with sdk.chat.completions.stream(**body, stream_options={"include_usage": True}) as events:
+            answer: Any = events.get_final_completion()
+    else:
+        answer = sdk.chat.completions.create(**body)
+    texts = [choice.message.content for choice in answer.choices]
+    assert texts == [f"Number {seed} " * seed for seed in (4, 5, 6)]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert answer.usage.prompt_tokens == len(engine.requests[0].prompt_token_ids)
+    assert answer.usage.completion_tokens == sum(len(by_seed(request)) for request in engine.requests)
+    assert len({request.request_id for request in engine.requests}) == 3
+
+
+def test_several_answers_need_as_many_places(doors: Doors) -> None:
+    url = doors.url(doors.engine("Hi", "</s>"), ServerConfig(max_in_flight=2))
+    for stream in (False, True):
+        body = {"messages": HELLO, "n": 3, "stream": stream}
+        assert httpx.post(f"{url}/v1/chat/completions", json=body).status_code == 429
+    assert httpx.post(f"{url}/v1/chat/completions", json={"messages": HELLO, "n": 2}).status_code == 200
+
+
+def test_sampling_fields_reach_the_engine(doors: Doors) -> None:
+    engine = doors.engine("Hi", "</s>")
+    doors.sdk(engine).chat.completions.create(
+        model=MODEL, messages=HELLO, presence_penalty=0.5, frequency_penalty=-0.5, logit_bias={"1033": -100},
+        extra_body={"repetition_penalty": 1.2, "min_tokens": 3, "ignore_eos": True},
+    )  # fmt: skip
+    sampling = engine.requests[0].sampling
+    assert (sampling.presence_penalty, sampling.frequency_penalty, sampling.repetition_penalty) == (0.5, -0.5, 1.2)
+    assert (sampling.logit_bias, sampling.min_tokens) == (((1033, -100.0),), 3)
+    assert 2 in sampling.banned_token_ids

@@ -164,10 +164,11 @@ def test_the_documentation_lists_the_fields(doors: Doors) -> None:
     assert set(document["paths"]) == {
         "/health", "/readyz", "/startupz", "/livez", "/metrics",
         "/v1/models", "/v1/models/{model}", "/v1/chat/completions",
+        "/v1/messages", "/v1/messages/count_tokens",
     }  # fmt: skip
     fields = document["components"]["schemas"]["ChatCompletionRequest"]["properties"]
     assert {"messages", "tools", "max_tokens"} <= set(fields)
-    assert "not supported" in fields["logprobs"]["description"].lower()
+    assert "not supported" in fields["guided_json"]["description"].lower()
     assert "ignored" in fields["user"]["description"].lower()
 
 

@@ -142,3 +142,34 @@ def test_a_prompt_that_is_too_long_is_refused_and_the_longest_is_not(sdk: openai
     with pytest.raises(openai.BadRequestError, match=r"512 tokens") as caught:
         ask(512 - base)
     assert caught.value.code == "context_length_exceeded"
+
+
+def test_a_bias_a_penalty_and_a_least_length_are_obeyed(url: str, sdk: openai.OpenAI) -> None:
+    body: Any = {"model": MODEL, "messages": [{"role": "user", "content": "Go on."}], "temperature": 0, "max_tokens": 8}
+
+    def tokens(**more: Any) -> list[list[int]]:
+        choice = sdk.chat.completions.create(**body, logprobs=True, **more).choices[0]
+        assert choice.logprobs is not None
+        return [item.bytes or [] for item in choice.logprobs.content or ()]
+
+    assert tokens(logit_bias={"1065": 100}, extra_body={"ignore_eos": True}) == [[65]] * 8
+    mixed = tokens(logit_bias={"1065": 50, "1066": 49}, frequency_penalty=2, extra_body={"ignore_eos": True})
+    assert {tuple(token) for token in mixed} == {(65,), (66,)}
+    once = sdk.chat.completions.create(**body, logit_bias={"2": 100})
+    assert once.usage is not None
+    assert once.usage.completion_tokens == 1
+    longer = sdk.chat.completions.create(**body, logit_bias={"2": 100}, extra_body={"min_tokens": 5})
+    assert longer.usage is not None
+    assert longer.usage.completion_tokens == 6
+
+
+def test_log_probabilities_are_those_of_the_model(sdk: openai.OpenAI) -> None:
+    answer = sdk.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": "Go on."}], max_tokens=5, temperature=0, logprobs=True,
+        top_logprobs=3, extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    assert answer.choices[0].logprobs is not None
+    for item in answer.choices[0].logprobs.content or ():
+        values = [top.logprob for top in item.top_logprobs]
+        assert values == sorted(values, reverse=True)
+        assert item.logprob == values[0] < 0

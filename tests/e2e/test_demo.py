@@ -11,9 +11,7 @@ from typing import Any
 import openai
 import pytest
 
-from sparkstral.cli.local_server import local_server
-from sparkstral.config import SERVED_MODEL_NAME, EngineConfig
-from sparkstral.demo.location import DEMO_CHECKPOINT
+from sparkstral.config import SERVED_MODEL_NAME
 
 WEATHER: Any = {
     "type": "function",
@@ -33,11 +31,8 @@ FILLER = (
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
-    with (
-        local_server(EngineConfig(DEMO_CHECKPOINT, device="cpu")) as url,
-        openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
-    ):
+def client(demo_url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{demo_url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 

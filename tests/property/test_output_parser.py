@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,10 +124,10 @@ def parse_whole(tokens: list[int], prefilled_think: bool) -> dict[str, Any]:
             text = text.lstrip(SPACE)
             end = len(text.rstrip(SPACE))
             if text.startswith("{"):
-                try:
-                    end = json.JSONDecoder(strict=False).raw_decode(text)[1]
-                except ValueError:
-                    end = len(text)
+                braces = [m for m in re.finditer(r'"(?:\\.|[^"\\])*"?|[{}]', text, re.DOTALL) if m[0] in "{}"]
+                depths = itertools.accumulate(1 if m[0] == "{" else -1 for m in braces)
+                ends = [m.end() for m, depth in zip(braces, depths, strict=True) if depth == 0]
+                end = ends[0] if ends else len(text)
             calls[-1][1] = text[:end] or ("{}" if by_model else "")
             content += text[end:] if text[end:].strip(SPACE) else ""
         else:
@@ -159,6 +161,46 @@ def parse_whole(tokens: list[int], prefilled_think: bool) -> dict[str, Any]:
 def test_a_stream_folds_to_the_whole(data: st.DataObject, prefilled_think: bool) -> None:
     tokens = data.draw(outputs())
     message = folded(stream(data.draw(steps_of(tokens)), prefilled_think=prefilled_think))
+    assert {
+        "content": message.content,
+        "reasoning": message.reasoning,
+        "calls": [[call.name, call.arguments] for call in message.tool_calls],
+        "reason": message.finish_reason,
+    } == parse_whole(tokens, prefilled_think)
+
+
+TEXTS = [
+    '{"a": "}{"}', '{"b": [1, {}]}', " ", "{", "}", '"', "\\", "[THINK]", "[ARGS]", "né日🎉", "run", "\n", "\x00",
+]  # fmt: skip
+
+
+@settings(max_examples=5000, deadline=None)
+@given(st.integers(0, 2**64 - 1))
+def test_a_stream_folds_to_the_whole_for_thousands_of_outputs(seed: int) -> None:
+    """The same with outputs that one random number gives: a tenth of the time an example."""
+    rng = random.Random(seed)
+    tokens: list[int] = []
+    for _ in range(rng.randrange(12)):
+        roll = rng.random()
+        if roll < 0.25:
+            tokens += [TOOL_CALLS, *v15_tokenizer().encode("run"), ARGS]
+        elif roll < 0.5:
+            tokens.append(rng.choice([TOOL_CALLS, ARGS, THINK, THINK, END_THINK, END_THINK, 3, 999]))
+        elif roll < 0.6:
+            tokens.append(1000 + rng.randrange(256))
+        else:
+            text = rng.choice(TEXTS)
+            whole = rng.random() < 0.5
+            tokens += v15_tokenizer().encode(text) if whole else [1000 + byte for byte in text.encode()]
+    if rng.random() < 0.5:
+        tokens.append(EOS)
+    cuts = sorted(rng.randint(0, len(tokens)) for _ in range(rng.randrange(6)))
+    prefilled_think = rng.random() < 0.3
+    message = folded(
+        stream(
+            [tokens[a:b] for a, b in itertools.pairwise([0, *cuts, len(tokens)])], prefilled_think=prefilled_think
+        )
+    )
     assert {
         "content": message.content,
         "reasoning": message.reasoning,

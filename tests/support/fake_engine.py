@@ -17,6 +17,7 @@ from sparkstral.types import (
     Failure,
     FinishReason,
     GenerationRequest,
+    TokenLogprob,
     TokenOutput,
 )
 from tests.support.chat_cases import MARKERS
@@ -68,6 +69,12 @@ class FakeEngine:
             raise NotReadyError(f"The engine is {self.now.phase}.")
         return EngineInfo(self.max_model_len, 64, 1024, "none", "none")
 
+    def _prompt_logprobs(self, request: GenerationRequest) -> tuple[TokenLogprob, ...]:
+        num_top = request.sampling.num_prompt_logprobs
+        if num_top is None:
+            return ()
+        return tuple(TokenLogprob(t, -0.5, ((t, -0.5),)[:num_top]) for t in request.prompt_token_ids[1:])
+
     def stats(self) -> EngineStats:
         return EngineStats(0, 0, 0, num_free_blocks=1024, num_cached_blocks=0)
 
@@ -100,6 +107,8 @@ class FakeEngine:
                 elif number + 1 == len(token_ids):
                     reason = FinishReason.LENGTH
                 is_over = failure is not None or reason is not None
+                num_top = request.sampling.num_logprobs
+                top = tuple((token_id + i, -0.25 * (i + 1)) for i in range(num_top or 0))
                 yield TokenOutput(
                     request.request_id,
                     () if failure else (token_id,),
@@ -107,6 +116,8 @@ class FakeEngine:
                     failure,
                     len(request.prompt_token_ids),
                     self.num_cached_tokens,
+                    () if num_top is None or failure else (TokenLogprob(token_id, -0.25, top),),
+                    self._prompt_logprobs(request) if number == 0 else (),
                 )
                 if is_over:
                     return

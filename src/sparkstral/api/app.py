@@ -8,7 +8,10 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from sparkstral.api import errors, openapi
+from sparkstral.api.anthropic_messages.route import messages_router
+from sparkstral.api.anthropic_messages.schema import CountTokensRequest, MessagesRequest
 from sparkstral.api.door import LoopbackNamesOnly, is_loopback
+from sparkstral.api.exchange import Door
 from sparkstral.api.health import health_router
 from sparkstral.api.metrics import Metrics, metrics_router
 from sparkstral.api.models import models_router
@@ -41,11 +44,13 @@ def create_app(client: EngineClient, tokenizer: ChatTokenizer, config: ServerCon
     if is_loopback(config.host):
         app.add_middleware(LoopbackNamesOnly, host=config.host)
     errors.install(app)
-    openapi.install(app, ChatCompletionRequest)
+    openapi.install(app, ChatCompletionRequest, MessagesRequest, CountTokensRequest)
     admission = Admission(config.max_in_flight)
     metrics = Metrics(client, admission, config.served_model_name)
     app.include_router(health_router(client))
     app.include_router(metrics_router(metrics))
     app.include_router(models_router(client, config.served_model_name))
-    app.include_router(chat_router(client, Generator(client, tokenizer, config, admission, metrics), config))
+    door = Door(client, Generator(client, tokenizer, config, admission, metrics), config)
+    app.include_router(chat_router(door))
+    app.include_router(messages_router(door))
     return app

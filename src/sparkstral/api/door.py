@@ -11,10 +11,9 @@ from __future__ import annotations
 import ipaddress
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sparkstral.api.errors import ForbiddenHostError, describe
+from sparkstral.api.errors import ForbiddenHostError, answer
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -46,14 +45,15 @@ class LoopbackNamesOnly:
         if scope["type"] == "http":
             asked = Headers(scope=scope).get("host", "")
             if asked and _without_port(asked) not in self._names:
-                status, body, headers = describe(
+                response = answer(
+                    scope,
                     ForbiddenHostError(
                         f"This server listens on {self._host} for its own machine, and was asked as {asked[:100]!r}. "
                         "Ask it as localhost or 127.0.0.1 (a proxy can set the Host header so), or start it with "
                         "--host 0.0.0.0, which lets the network in under any name."
-                    )
+                    ),
                 )
-                await JSONResponse(body, status, headers)(scope, receive, send)
+                await response(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -1,6 +1,7 @@
-"""What goes wrong, as HTTP: the only place that knows status codes and OpenAI's error object.
+"""What goes wrong, as HTTP: the only place that knows status codes and the protocols' error objects.
 
-    {"error": {"message": …, "type": …, "param": …, "code": …}}
+    OpenAI     {"error": {"message": …, "type": …, "param": …, "code": …}}
+    Anthropic  {"type": "error", "error": {"type": …, "message": …}}   under /v1/messages, or asked with its headers
 
 | what | status | type | code |
 |---|---|---|---|
@@ -28,6 +29,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from sparkstral.errors import (
     NotReadyError,
@@ -116,11 +118,49 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
             return 500, error_object(message, "server_error", "internal_error"), {}
 
 
-async def _on_error(request: Request, error: Exception) -> JSONResponse:
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+def to_anthropic(body: Mapping[str, Any], status: int = 500) -> dict[str, Any]:
+    """The same error in Anthropic's form."""
+    message = body["error"]["message"]
+    return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}}
+
+
+def answer(scope: Scope, error: Exception) -> JSONResponse:
+    """The error as the client that asked for `scope` expects it: each protocol has its own form."""
     status, body, headers = describe(error)
-    if body["error"]["code"] == "internal_error":
-        logger.error("Defect while serving %s %s", request.method, request.url.path, exc_info=error)
+    return _answer(scope, status, body, headers, error)
+
+
+def _answer(
+    scope: Scope, status: int, body: dict[str, Any], headers: Mapping[str, str] | None, error: Exception
+) -> JSONResponse:
+    if scope["path"].startswith("/v1/messages") or b"anthropic-version" in dict(scope["headers"]):
+        if isinstance(error, PromptTooLongError):  # by these words Claude Code knows that it must compact its talk
+            numbers = f"{error.num_prompt_tokens} tokens > {error.max_model_len} maximum"
+            body["error"]["message"] = f"prompt is too long: {numbers}. {error}"
+        body = to_anthropic(body, status)
     return JSONResponse(body, status, headers)
+
+
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    response = answer(request.scope, error)
+    if response.status_code == 500 and not isinstance(error, SparkstralError):
+        logger.error("Defect while serving %s %s", request.method, request.url.path, exc_info=error)
+    return response
 
 
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
@@ -138,7 +178,7 @@ async def _on_http_exception(request: Request, error: Exception) -> JSONResponse
         )
     else:
         body = error_object(str(error.detail), "invalid_request_error", "http_error")
-    return JSONResponse(body, error.status_code, error.headers)
+    return _answer(request.scope, error.status_code, body, error.headers, error)
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:

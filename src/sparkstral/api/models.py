@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from sparkstral.api.errors import UnknownModelError
 from sparkstral.engine.client import EngineClient
@@ -24,8 +25,19 @@ def models_router(client: EngineClient, served_name: str) -> APIRouter:
     router = APIRouter(prefix="/v1/models", tags=["models"])
     created = int(time.time())
 
-    def card() -> dict[str, Any]:
+    def card(request: Request) -> dict[str, Any]:
+        """In the form of the protocol whose headers the request has."""
         require_ready(client.status())
+        if "anthropic-version" in request.headers:
+            return {
+                "type": "model",
+                "id": served_name,
+                "display_name": served_name,
+                "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
+                "lifecycle": "active",
+                "max_input_tokens": client.info.max_model_len,
+                "max_tokens": client.info.max_model_len,
+            }
         return {
             "id": served_name,
             "object": "model",
@@ -36,14 +48,18 @@ def models_router(client: EngineClient, served_name: str) -> APIRouter:
 
     @router.get("/", include_in_schema=False)
     @router.get("")
-    async def list_models() -> dict[str, Any]:
-        """The served model. `max_model_len` counts prompt and answer together; 503 until it is known."""
-        return {"object": "list", "data": [card()]}
+    async def list_models(request: Request) -> dict[str, Any]:
+        """The served model. `max_model_len` counts prompt and answer together; 503 until it is known. Asked with
+        Anthropic's headers it answers in Anthropic's form."""
+        models = {"data": [card(request)]}
+        if "anthropic-version" in request.headers:
+            return {**models, "has_more": False, "first_id": served_name, "last_id": served_name}
+        return {"object": "list", **models}
 
     @router.get("/{model:path}")
-    async def get_model(model: str) -> dict[str, Any]:
+    async def get_model(model: str, request: Request) -> dict[str, Any]:
         """The served model by its name; 404 for any other."""
         require_served(model, served_name)
-        return card()
+        return card(request)
 
     return router

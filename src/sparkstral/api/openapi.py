@@ -15,9 +15,10 @@ from sparkstral.api.wire import Wire
 _COMPONENT = "#/components/schemas/{model}"
 
 
-def component(body: type[Wire]) -> str:
-    """Where the schema of `body` stands in the document."""
-    return _COMPONENT.format(model=body.__name__)
+def body(kind: type[Wire]) -> dict[str, Any]:
+    """What a route adds to its own description to name its body."""
+    schema = {"$ref": _COMPONENT.format(model=kind.__name__)}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 def install(app: FastAPI, *bodies: type[Wire]) -> None:

@@ -27,10 +27,11 @@ KEEP_ALIVE = b": keep-alive\n\n"
 _LINE_BREAKS = {0x85: "\\u0085", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
-def encode(data: Mapping[str, Any]) -> bytes:
-    """One event."""
+def encode(data: Mapping[str, Any], event: str | None = None) -> bytes:
+    """One event; `event` is its name, for the protocols that name theirs."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return f"data: {text.translate(_LINE_BREAKS)}\n\n".encode()
+    name = "" if event is None else f"event: {event}\n"
+    return f"{name}data: {text.translate(_LINE_BREAKS)}\n\n".encode()
 
 
 async def with_pauses(source: AsyncGenerator[E, None], pause_s: float) -> AsyncGenerator[E | None, None]:

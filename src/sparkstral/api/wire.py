@@ -26,6 +26,16 @@ class Ignored:
 
 
 @dataclass(frozen=True, slots=True)
+class Mapped:
+    """Marks a field that is understood, if not to the letter: `how` says what becomes of it."""
+
+    how: str
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(core), "description": f"Mapped: {self.how}."}
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """Marks a field that is not served; null and the `neutral` values, which ask for nothing, pass."""
 

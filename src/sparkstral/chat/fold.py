@@ -13,6 +13,7 @@ from sparkstral.types import (
     OutputEvent,
     ReasoningDelta,
     TextDelta,
+    TextLogprob,
     ToolCall,
     ToolCallArguments,
     ToolCallBegin,
@@ -30,7 +31,9 @@ class FoldedMessage:
     tool_calls: tuple[ToolCall, ...]
     finish_reason: Literal["stop", "length", "tool_calls"] | None = None
     usage: Usage | None = None
+    stop_string: str | None = None  # the client's, if one of them ended the answer
     failure: Failure | None = None
+    logprobs: tuple[TextLogprob, ...] = ()  # of the content's tokens, if they were asked for
 
 
 class Fold:
@@ -39,6 +42,7 @@ class Fold:
     def __init__(self) -> None:
         self._content: list[str] = []
         self._reasoning: list[str] = []
+        self._logprobs: list[TextLogprob] = []
         self._calls: list[ToolCallBegin] = []
         self._arguments: list[list[str]] = []
         self._end: Finished | Failed | None = None
@@ -46,8 +50,9 @@ class Fold:
     def add(self, events: Iterable[OutputEvent]) -> None:
         for event in events:
             match event:
-                case TextDelta(text):
+                case TextDelta(text, logprobs):
                     self._content.append(text)
+                    self._logprobs += logprobs
                 case ReasoningDelta(text):
                     self._reasoning.append(text)
                 case ToolCallBegin():
@@ -71,5 +76,7 @@ class Fold:
             ),
             finish_reason=self._end.reason if isinstance(self._end, Finished) else None,
             usage=self._end.usage if isinstance(self._end, Finished) else None,
+            stop_string=self._end.stop_string if isinstance(self._end, Finished) else None,
+            logprobs=tuple(self._logprobs),
             failure=self._end.failure if isinstance(self._end, Failed) else None,
         )

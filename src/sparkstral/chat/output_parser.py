@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
+from itertools import zip_longest
 
 from sparkstral.chat.detokenizer import Detokenizer
 from sparkstral.chat.tokenizer import ChatTokenizer, Control
@@ -27,6 +28,8 @@ from sparkstral.types import (
     OutputEvent,
     ReasoningDelta,
     TextDelta,
+    TextLogprob,
+    TokenLogprob,
     ToolCallArguments,
     ToolCallBegin,
     ToolCallEnd,
@@ -65,13 +68,18 @@ class OutputParser:
         self._num_calls = 0
         self._arguments = _ObjectScanner()
         self._spaces = ""
+        self._logprobs: list[TextLogprob] = []  # of text that is not out yet
         self.num_tokens = 0  # fed so far, </s> included
         self.num_reasoning_tokens = 0  # from [THINK] to [/THINK], both included
 
-    def feed(self, token_ids: Iterable[int]) -> list[OutputEvent]:
-        """The events of the next tokens. Tokens after </s> are ignored."""
+    def feed(self, token_ids: Iterable[int], logprobs: Iterable[TokenLogprob] = ()) -> list[OutputEvent]:
+        """The events of the next tokens. Tokens after </s> are ignored.
+
+        `logprobs`, one for each token if there are any, go out with the text of the answer: not with reasoning, not
+        with calls.
+        """
         run = bytearray()
-        for token_id in token_ids:
+        for token_id, logprob in zip_longest(token_ids, logprobs):
             if self._section is _Section.ENDED:
                 break
             self.num_tokens += 1
@@ -82,6 +90,8 @@ class OutputParser:
             else:
                 self.num_reasoning_tokens += self._section is _Section.REASONING
                 run += self._tokenizer.token_bytes(token_id)
+                if logprob is not None and self._section in (_Section.TEXT, _Section.AFTER_CALL):
+                    self._logprobs.append(text_logprob(logprob, self._tokenizer))
         self._write(self._detokenizer.feed(bytes(run)))
         return self._take()
 
@@ -143,6 +153,7 @@ class OutputParser:
         """Ends the section, so that text follows. `cut`: it was not the model that ended it."""
         self._write(self._detokenizer.flush())
         name, self._name, self._spaces = self._name, "", ""
+        self._logprobs.clear()
         section, self._section = self._section, _Section.TEXT
         if section is _Section.NAME:
             self._write(name)
@@ -159,7 +170,7 @@ class OutputParser:
             return
         match self._section:
             case _Section.TEXT:
-                self._events.append(TextDelta(text))
+                self._write_answer(text)
             case _Section.REASONING:
                 self._events.append(ReasoningDelta(text))
             case _Section.NAME:
@@ -171,7 +182,11 @@ class OutputParser:
                 if self._spaces.strip(_SPACE):
                     self._section = _Section.TEXT
                     text, self._spaces = self._spaces, ""
-                    self._events.append(TextDelta(text))
+                    self._write_answer(text)
+
+    def _write_answer(self, text: str) -> None:
+        self._events.append(TextDelta(text, tuple(self._logprobs)))
+        self._logprobs.clear()
 
     def _write_arguments(self, text: str) -> None:
         index = self._num_calls - 1
@@ -182,6 +197,12 @@ class OutputParser:
             self._events.append(ToolCallEnd(index))
             self._section = _Section.AFTER_CALL
             self._write(rest)
+
+
+def text_logprob(logprob: TokenLogprob, tokenizer: ChatTokenizer) -> TextLogprob:
+    """The same with the tokens' bytes; a control token is spelled."""
+    top = tuple((tokenizer.spelled_bytes(token_id), value) for token_id, value in logprob.top)
+    return TextLogprob(tokenizer.spelled_bytes(logprob.token_id), logprob.logprob, top)
 
 
 class _ObjectScanner:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sparkstral.types import Failed, Finished, OutputEvent, TextDelta
+from sparkstral.types import Failed, Finished, OutputEvent, TextDelta, TextLogprob
 
 
 class StopStrings:
@@ -21,6 +21,8 @@ class StopStrings:
     def __init__(self, stop: Sequence[str]) -> None:
         self._stop = tuple(s for s in stop if s)
         self._held = ""  # the end of the text so far, which may be the beginning of a stop string
+        self._logprobs: list[TextLogprob] = []  # of tokens that begin in the held text
+        self._begin = 0  # bytes of the held text before the first of these tokens
         self.matched: str | None = None
 
     def feed(self, events: Iterable[OutputEvent]) -> list[OutputEvent]:
@@ -29,19 +31,32 @@ class StopStrings:
         for event in events:
             if self.matched is not None:
                 if isinstance(event, Finished):
-                    out.append(Finished("stop", event.usage))
+                    out.append(Finished("stop", event.usage, self.matched))
                 elif isinstance(event, Failed):
                     out.append(event)
             elif isinstance(event, TextDelta):
-                text = self._search(event.text)
-                if text:
-                    out.append(TextDelta(text))
+                out += self._delta(self._search(event.text), event.logprobs)
             else:
-                if self._held:
-                    out.append(TextDelta(self._held))
-                    self._held = ""
+                held, self._held = self._held, ""
+                out += self._delta(held)
                 out.append(event)
         return out
+
+    def _delta(self, text: str, logprobs: Sequence[TextLogprob] = ()) -> list[OutputEvent]:
+        """A delta of `text`, if there is any, with the log probabilities of the tokens that begin in it."""
+        self._logprobs += logprobs
+        if not text:
+            return []
+        num_bytes, num_sent = len(text.encode("utf-8", "surrogatepass")), 0
+        if self.matched is None and not self._held:
+            num_sent, self._begin = len(self._logprobs), 0
+        else:
+            while num_sent < len(self._logprobs) and self._begin < num_bytes:
+                self._begin += len(self._logprobs[num_sent].token)
+                num_sent += 1
+            self._begin -= num_bytes
+        sent, self._logprobs = self._logprobs[:num_sent], self._logprobs[num_sent:]
+        return [TextDelta(text, tuple(sent))]
 
     def _search(self, delta: str) -> str:
         text = self._held + delta

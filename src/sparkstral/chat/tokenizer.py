@@ -94,6 +94,10 @@ class ChatTokenizer:
         """The bytes of a text token; b"" for a control token."""
         return self._tekken.id_to_byte_piece(token_id)
 
+    def spelled_bytes(self, token_id: int) -> bytes:
+        """The bytes of a text token, or a control token's name."""
+        return self.token_bytes(token_id) or self.piece(token_id).encode()
+
     def is_control(self, token_id: int) -> bool:
         return token_id < self.num_control_tokens
 

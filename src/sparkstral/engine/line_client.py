@@ -50,8 +50,12 @@ class _Stream:
         await self._arrived.wait()
         self._arrived.clear()
         outputs, self._outputs = self._outputs, []
-        token_ids = tuple(token_id for output in outputs for token_id in output.new_token_ids)
-        return replace(outputs[-1], new_token_ids=token_ids)
+        return replace(
+            outputs[-1],
+            new_token_ids=tuple(token_id for output in outputs for token_id in output.new_token_ids),
+            logprobs=tuple(logprob for output in outputs for logprob in output.logprobs),
+            prompt_logprobs=outputs[0].prompt_logprobs,
+        )
 
 
 class LineClient(ABC):

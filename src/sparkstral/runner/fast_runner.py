@@ -30,6 +30,12 @@ from sparkstral.sampling.sampler import FAILURES, divisor, draw_uniform, fill_ma
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import UNSEEN, Failure, GrammarSpec, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 
+# The sampling kernels choose from the logits as they are; the plain runner does the rest (sampling/processors.py).
+_NOT_SAMPLED_HERE = Failure(
+    "invalid_request",
+    "Penalties, logit_bias and log probabilities are not served on this device yet. Leave them out.",
+)
+
 
 class FastModel(Protocol):
     kernels: KernelConfigs
@@ -96,6 +102,9 @@ class FastRunner:
         """Launch `step`; `MAX_IN_FLIGHT` steps may be uncollected at once. A request whose last token is UNSEEN must
         have sampled in the step before, and may have no grammar. Raises `DeviceError` if the device is lost."""
         failures = self._states.begin_step(step)
+        for request in step.new_requests:
+            if request.sampling.changes_logits or request.sampling.wants_logprobs:
+                failures.setdefault(request.request_id, _NOT_SAMPLED_HERE)
         if not step.scheduled:
             return PendingStep((), failures, None)
         with _device_errors():
@@ -213,7 +222,7 @@ class FastRunner:
             if request.request_id in failures:
                 continue
             state = self._states[request.request_id]
-            params = state.params
+            params = state.params.at(state.num_output_tokens)
             if (temperature := divisor(params)) > 0:
                 arrays["temperature"][row] = temperature
                 arrays["top_k"][row] = params.top_k
@@ -241,7 +250,7 @@ class FastRunner:
                 continue
             try:
                 allowed = None if state.matcher is None else state.matcher.bitmask()
-                fill_mask(masks[num_masks], allowed, state.params)
+                fill_mask(masks[num_masks], allowed, state.params.at(state.num_output_tokens))
             except GrammarError as error:
                 failures[request_id] = grammar_failure(error)
                 wanted.remove(entry)

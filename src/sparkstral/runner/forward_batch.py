@@ -5,8 +5,8 @@ Owns where each token's latent goes; must not know why a request is in the step 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Container, Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 import torch
@@ -16,9 +16,13 @@ from sparkstral.types import ScheduledRequest
 
 
 def build_forward_batch(
-    scheduled: Sequence[ScheduledRequest], block_size_tokens: int, device: torch.device
+    scheduled: Sequence[ScheduledRequest],
+    block_size_tokens: int,
+    device: torch.device,
+    with_all_logits: Container[str] = (),
 ) -> ForwardBatch:
-    """One request after the other, in the order of `scheduled`; logits for the last token of each that samples."""
+    """One request after the other, in the order of `scheduled`; logits for the last token of each that samples, and
+    for every token of the requests in `with_all_logits`."""
     num_tokens = [len(request.token_ids) for request in scheduled]
     cu_seqlens_q = (0, *accumulate(num_tokens))
     width = max(len(request.block_ids) for request in scheduled)
@@ -33,7 +37,12 @@ def build_forward_batch(
         block_ids = block_tables[i, positions[rows] // block_size_tokens]
         slot_mapping[rows] = block_ids * block_size_tokens + positions[rows] % block_size_tokens
     input_ids = [token_id for request in scheduled for token_id in request.token_ids]
-    logits_rows = [end - 1 for request, end in zip(scheduled, cu_seqlens_q[1:], strict=True) if request.samples]
+    logits_rows: list[int] = []
+    for request, (begin, end) in zip(scheduled, pairwise(cu_seqlens_q), strict=True):
+        if request.request_id in with_all_logits:
+            logits_rows += range(begin, end)
+        elif request.samples:
+            logits_rows.append(end - 1)
     return ForwardBatch(
         input_ids=torch.tensor(input_ids, dtype=torch.int64).to(device),
         positions=torch.from_numpy(positions).to(device),

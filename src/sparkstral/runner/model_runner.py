@@ -6,7 +6,7 @@ owners or text. The scheduler says what to compute; nothing here decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 import torch
@@ -16,9 +16,18 @@ from sparkstral.errors import SparkstralError
 from sparkstral.model.forward_batch import ForwardBatch
 from sparkstral.runner.forward_batch import build_forward_batch
 from sparkstral.runner.request_state import RequestStates, grammar_failure
+from sparkstral.sampling.logprobs import logprobs_of
+from sparkstral.sampling.processors import History, process
 from sparkstral.sampling.sampler import SamplingRow, sample
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
-from sparkstral.types import Failure, GrammarSpec, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
+from sparkstral.types import (
+    Failure,
+    GrammarSpec,
+    ModelRunnerOutput,
+    ScheduledRequest,
+    SchedulerOutput,
+    TokenLogprob,
+)
 
 
 class DeviceError(SparkstralError):
@@ -54,19 +63,60 @@ class ModelRunner:
         failures = self._states.begin_step(step)
         if not step.scheduled:
             return ModelRunnerOutput({})
-        batch = build_forward_batch(step.scheduled, self._block_size_tokens, self._latent_pool.device)
+        explained = {request.request_id for request in step.scheduled if self._wants_prompt(request)}
+        batch = build_forward_batch(step.scheduled, self._block_size_tokens, self._latent_pool.device, explained)
         try:
             logits = self._model.forward(batch, self._latent_pool)
-            return self._sample(logits, [request for request in step.scheduled if request.samples], failures)
+            prompt_logprobs, logits = self._explain_prompts(logits, step.scheduled, explained)
+            return self._sample(
+                logits, [request for request in step.scheduled if request.samples], failures, prompt_logprobs
+            )
         except torch.AcceleratorError as error:
             raise DeviceError(f"The device reports: {error}") from error
 
+    def _wants_prompt(self, request: ScheduledRequest) -> bool:
+        state = self._states.get(request.request_id)
+        return (
+            state is not None
+            and state.params.num_prompt_logprobs is not None
+            and request.num_computed_tokens + 1 < len(state.prompt_token_ids)
+        )
+
+    def _explain_prompts(
+        self, logits: Tensor, scheduled: Sequence[ScheduledRequest], explained: Container[str]
+    ) -> tuple[dict[str, tuple[TokenLogprob, ...]], Tensor]:
+        """logits [L, V] -> what they say of the prompts' next tokens, and the rows of the last tokens alone."""
+        if not explained:
+            return {}, logits
+        told: dict[str, tuple[TokenLogprob, ...]] = {}
+        kept: list[int] = []
+        row = 0
+        for request in scheduled:
+            num_rows = 1 if request.samples else 0
+            if request.request_id in explained:
+                num_rows = len(request.token_ids)
+                state = self._states[request.request_id]
+                first = request.num_computed_tokens + 1
+                next_ids = state.prompt_token_ids[first : first + num_rows]
+                num_top = state.params.num_prompt_logprobs or 0
+                told[request.request_id] = logprobs_of(logits[row : row + len(next_ids)], next_ids, num_top)
+            row += num_rows
+            if request.samples:
+                kept.append(row - 1)
+        return told, logits[kept]
+
     def _sample(
-        self, logits: Tensor, requests: list[ScheduledRequest], failures: dict[str, Failure]
+        self,
+        logits: Tensor,
+        requests: list[ScheduledRequest],
+        failures: dict[str, Failure],
+        prompt_logprobs: dict[str, tuple[TokenLogprob, ...]],
     ) -> ModelRunnerOutput:
         """logits [L, V], a row for each of `requests`. Those in `failures` get no token; new ones are added."""
         sampled: dict[str, tuple[int, ...]] = {}
+        logprobs: dict[str, tuple[TokenLogprob, ...]] = {}
         rows: list[SamplingRow] = []
+        histories: list[History] = []
         kept: list[int] = []
         # The masks are made while the device still computes: nothing has waited for the logits so far.
         for i, request in enumerate(requests):
@@ -78,22 +128,29 @@ class ModelRunner:
             except GrammarError as error:
                 failures[request.request_id] = grammar_failure(error)
                 continue
-            rows.append(SamplingRow(state.params, state.seed, state.num_output_tokens, bitmask))
+            position = state.num_output_tokens
+            rows.append(SamplingRow(state.params.at(position), state.seed, position, bitmask))
+            histories.append(History(state.params, state.prompt_token_ids, state.output_token_ids))
             kept.append(i)
         if not rows:
-            return ModelRunnerOutput(sampled, failures)
-        results = sample(logits if len(kept) == len(requests) else logits[kept], rows)
-        for i, result in zip(kept, results, strict=True):
+            return ModelRunnerOutput(sampled, failures, prompt_logprobs=prompt_logprobs)
+        if len(kept) != len(requests):
+            logits = logits[kept]
+        results = sample(process(logits, histories), rows)
+        for row, (i, result) in enumerate(zip(kept, results, strict=True)):
             request_id = requests[i].request_id
             if isinstance(result, Failure):
                 failures[request_id] = result
                 continue
             state = self._states[request_id]
             state.num_output_tokens += 1
+            state.output_token_ids.append(result)
+            if state.params.num_logprobs is not None:
+                logprobs[request_id] = logprobs_of(logits[row : row + 1], [result], state.params.num_logprobs)
             try:
                 if state.matcher is not None and result not in state.params.stop_token_ids:
                     state.matcher.advance(result)
                 sampled[request_id] = (result,)
             except GrammarError as error:
                 failures[request_id] = grammar_failure(error)
-        return ModelRunnerOutput(sampled, failures)
+        return ModelRunnerOutput(sampled, failures, logprobs, prompt_logprobs)

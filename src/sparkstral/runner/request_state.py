@@ -16,6 +16,8 @@ class RequestState:
     seed: int
     num_output_tokens: int
     matcher: GrammarMatcher | None
+    prompt_token_ids: tuple[int, ...]  # where the parameters look at them, else nothing
+    output_token_ids: list[int]  # that the host has seen
 
 
 class RequestStates:
@@ -52,7 +54,8 @@ class RequestStates:
         seed = request.sampling.seed
         if seed is None:
             seed = derive_seed(self._base_seed, request.request_id)
-        return RequestState(request.sampling, seed, len(request.output_token_ids), matcher)
+        output = list(request.output_token_ids)
+        return RequestState(request.sampling, seed, len(output), matcher, request.prompt_token_ids, output)
 
 
 def grammar_failure(error: GrammarError) -> Failure:

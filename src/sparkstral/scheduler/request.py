@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sparkstral.kv_cache.manager import BlockTable
-from sparkstral.types import FinishReason, GrammarSpec, SamplingParams
+from sparkstral.types import FinishReason, GrammarSpec, SamplingParams, TokenLogprob
 
 
 class RequestStatus(Enum):
@@ -38,6 +38,7 @@ class Request:
     num_times_overtaken: int = 0
     num_releases_at_refusal: int = -1  # the cache's count when it last had no room for this request
     is_known_to_runner: bool = False
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # entry i is of the prompt's token i + 1
     stop_token_ids: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,6 +52,17 @@ class Request:
     @property
     def output_token_ids(self) -> tuple[int, ...]:
         return tuple(self.token_ids[self.num_prompt_tokens :])
+
+    @property
+    def explained_prompt_token_ids(self) -> tuple[int, ...]:
+        """The prompt, where sampling or log probabilities look at it, else nothing."""
+        sampling = self.sampling
+        is_read = sampling.repetition_penalty != 1.0 or sampling.num_prompt_logprobs is not None
+        return tuple(self.token_ids[: self.num_prompt_tokens]) if is_read else ()
+
+    def take_prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
+        """The prompt's log probabilities, with the first output token alone."""
+        return tuple(self.prompt_logprobs) if len(self.token_ids) == self.num_prompt_tokens else ()
 
     def append(self, sampled: tuple[int, ...]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Take over sampled tokens up to the one that ends the request; what was taken, and why it ended if

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkstral.errors import ConfigError
 from sparkstral.kv_cache.layout import num_blocks_for
@@ -161,7 +161,11 @@ class Scheduler:
                 request.is_known_to_runner = True
                 new_requests.append(
                     NewRequest(
-                        request.request_id, request.sampling, request.grammar, request.output_token_ids
+                        request.request_id,
+                        request.sampling,
+                        request.grammar,
+                        request.output_token_ids,
+                        request.explained_prompt_token_ids,
                     )
                 )
         return self._launch(rows, in_flight, new_requests)
@@ -237,6 +241,8 @@ class Scheduler:
             request.num_computed_tokens = num_computed_tokens
             if num_computed_tokens // cache.block_size_tokens > request.table.num_full_blocks:
                 cache.commit(request.table, request.token_ids, num_computed_tokens)
+            if request_id in result.prompt_logprobs:
+                request.prompt_logprobs[row.num_computed_tokens :] = result.prompt_logprobs[request_id]
             if not row.samples:
                 continue
             new_token_ids = sampled.get(request_id)
@@ -244,22 +250,20 @@ class Scheduler:
                 message = f"Step {output.step} gave no token for this request: a defect of the engine."
                 outputs.append(self._fail(request, Failure("internal", message)))
                 continue
+            prompt_logprobs = request.take_prompt_logprobs()
             new_token_ids, finish_reason = request.append(new_token_ids)
             self._num_generated_tokens += len(new_token_ids)
             if finish_reason is None:
-                outputs.append(
-                    TokenOutput(
-                        request_id,
-                        new_token_ids,
-                        None,
-                        None,
-                        request.num_prompt_tokens,
-                        request.num_cached_tokens,
-                    )
+                token_output = TokenOutput(
+                    request_id, new_token_ids, None, None, request.num_prompt_tokens, request.num_cached_tokens
                 )
             else:
                 self._running.remove(request)
-                outputs.append(self._end(request, new_token_ids, finish_reason=finish_reason))
+                token_output = self._end(request, new_token_ids, finish_reason=finish_reason)
+            if request.sampling.wants_logprobs:
+                logprobs = result.logprobs.get(request_id, ())[: len(new_token_ids)]
+                token_output = replace(token_output, logprobs=logprobs, prompt_logprobs=prompt_logprobs)
+            outputs.append(token_output)
         return outputs
 
     def took(self, output: SchedulerOutput, seconds: float) -> None:

@@ -19,17 +19,17 @@ class Admission:
         self.num_refused = 0
 
     @contextmanager
-    def slot(self) -> Iterator[None]:
-        """A place for one request while the block runs. Raises OverloadedError when all are taken."""
-        if self.num_in_flight >= self.max_in_flight:
+    def slot(self, number: int = 1) -> Iterator[None]:
+        """`number` places while the block runs. Raises OverloadedError when so many are not free."""
+        if self.num_in_flight + number > self.max_in_flight:
             self.num_refused += 1
             raise OverloadedError(
                 f"{self.num_in_flight:,} requests are in flight, which is all that this server takes. "
                 f"Ask again in {RETRY_AFTER_S} s, or send fewer at once.",
                 RETRY_AFTER_S,
             )
-        self.num_in_flight += 1
+        self.num_in_flight += number
         try:
             yield
         finally:
-            self.num_in_flight -= 1
+            self.num_in_flight -= number

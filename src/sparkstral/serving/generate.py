@@ -11,18 +11,19 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkstral.chat.grammar import banned_token_ids, grammar_for
 from sparkstral.chat.output_parser import OutputParser
-from sparkstral.chat.render import render
+from sparkstral.chat.render import RenderedPrompt, render
 from sparkstral.chat.stop_strings import StopStrings
 from sparkstral.chat.tokenizer import ChatTokenizer, Control
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
 from sparkstral.engine.readiness import require_ready
-from sparkstral.errors import NotReadyError, PromptTooLongError
+from sparkstral.errors import NotReadyError, PromptTooLongError, RequestError
 from sparkstral.serving.admission import Admission
+from sparkstral.serving.answers import numbered
 from sparkstral.serving.trace import Observer, Trace
 from sparkstral.types import (
     ChatRequest,
@@ -32,8 +33,11 @@ from sparkstral.types import (
     FinishReason,
     GenerationRequest,
     OutputEvent,
+    SamplingChoice,
     SamplingParams,
 )
+
+_ENDS = (Control.EOS.value,)
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +70,10 @@ class Generator:
         self._observer = observer
         self.admission = admission
 
+    async def render(self, request: ChatRequest) -> RenderedPrompt:
+        """What the model would see. Raises RequestError."""
+        return await asyncio.to_thread(render, request, self._tokenizer)
+
     async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         """Render and check, in a slot of `admission` that the caller holds since it began to read the request.
 
@@ -86,6 +94,8 @@ class Generator:
                 f"{max_model_len:,} tokens for prompt and answer together. Shorten the messages, or restart "
                 f"with --max-model-len {num_prompt_tokens + 1024} or more, if model and memory allow it.",
                 "messages",
+                num_prompt_tokens,
+                max_model_len,
             )
         choice, config = request.sampling, self._config
         is_high = request.reasoning_effort == "high"
@@ -93,16 +103,56 @@ class Generator:
         sampling = SamplingParams(
             max_tokens=room_tokens if choice.max_tokens is None else min(choice.max_tokens, room_tokens),
             temperature=default_temperature if choice.temperature is None else choice.temperature,
-            stop_token_ids=(Control.EOS.value,),
+            stop_token_ids=_ENDS,
             top_p=1.0 if choice.top_p is None else choice.top_p,
             top_k=choice.top_k or 0,
             min_p=choice.min_p or 0.0,
             seed=choice.seed,
-            banned_token_ids=banned_token_ids(request),
+            banned_token_ids=banned_token_ids(request) + (_ENDS if choice.ignore_eos else ()),
+            min_tokens=choice.min_tokens,
+            logit_bias=choice.logit_bias,
+            presence_penalty=choice.presence_penalty,
+            frequency_penalty=choice.frequency_penalty,
+            repetition_penalty=choice.repetition_penalty,
+            num_logprobs=choice.num_logprobs,
         )
+        self._check_logit_bias(choice)
         grammar = grammar_for(request, prefilled_think=rendered.prompt.prefilled_think)
+        if grammar is not None and (choice.ignore_eos or choice.min_tokens):
+            param = "ignore_eos" if choice.ignore_eos else "min_tokens"
+            raise RequestError(
+                f"`{param}` does not go with tools or a response_format: there the grammar says where an answer ends. "
+                "Leave one of them out.",
+                param,
+            )
         generation = GenerationRequest(request_id, rendered.prompt.token_ids, sampling, grammar)
         return PreparedRequest(generation, rendered.repairs, rendered.prompt.prefilled_think, choice.stop, arrived_s)
+
+    def _check_logit_bias(self, choice: SamplingChoice) -> None:
+        for token_id, _ in choice.logit_bias:
+            if not 0 <= token_id < self._tokenizer.vocab_size:
+                raise RequestError(
+                    f"`logit_bias` names token {token_id}; this model's are 0 to {self._tokenizer.vocab_size - 1:,}.",
+                    "logit_bias",
+                )
+
+    async def run_all(
+        self, request: PreparedRequest, number: int = 1
+    ) -> AsyncGenerator[tuple[int, OutputEvent], None]:
+        """`number` answers to one request, side by side, each event with its answer's number; otherwise as `run`. A
+        seed of the client's counts up."""
+        has_begun = False
+        with self.admission.slot(number):
+            runs = [self._traced(_variant(request, i) if i else request) for i in range(number)]
+            async with aclosing(numbered(runs)) as events:
+                try:
+                    async for event in events:
+                        has_begun = True
+                        yield event
+                except NotReadyError as error:  # the engine took some of the answers and not the others
+                    if not has_begun:
+                        raise
+                    yield 0, Failed(Failure("engine_dead", str(error)))
 
     async def run(self, request: PreparedRequest) -> AsyncGenerator[OutputEvent, None]:
         """The answer's events as they come, the last of them Finished or Failed; takes a slot for itself.
@@ -110,11 +160,17 @@ class Generator:
         Raises OverloadedError or NotReadyError before the first event, and nothing after it. Closing it
         early, or cancelling its reader, aborts the request in the engine.
         """
+        with self.admission.slot():
+            async with aclosing(self._traced(request)) as events:
+                async for event in events:
+                    yield event
+
+    async def _traced(self, request: PreparedRequest) -> AsyncGenerator[OutputEvent, None]:
         generation = request.generation
         trace = Trace(
             generation.request_id, len(generation.prompt_token_ids), request.arrived_s, self._observer
         )
-        with self.admission.slot(), trace:
+        with trace:
             async with aclosing(self._answer(request, trace)) as events:
                 async for event in events:
                     match event:
@@ -132,7 +188,7 @@ class Generator:
                 async for output in outputs:
                     trace.num_cached_tokens = max(trace.num_cached_tokens, output.num_cached_tokens)
                     trace.tokens(len(output.new_token_ids))
-                    for event in stop.feed(parser.feed(output.new_token_ids)):
+                    for event in stop.feed(parser.feed(output.new_token_ids, output.logprobs)):
                         yield event
                     if output.failure is not None:
                         yield Failed(output.failure)
@@ -157,3 +213,12 @@ class Generator:
         except Exception:
             logger.exception("Defect while generating", extra={"request_id": request.generation.request_id})
             yield Failed(Failure("internal", "The server met a defect of its own; its log has the details."))
+
+
+def _variant(request: PreparedRequest, index: int) -> PreparedRequest:
+    generation = request.generation
+    sampling = generation.sampling
+    if sampling.seed is not None:
+        sampling = replace(sampling, seed=(sampling.seed + index) & 0x7FFF_FFFF_FFFF_FFFF)
+    request_id = f"{generation.request_id}-{index}"
+    return replace(request, generation=replace(generation, request_id=request_id, sampling=sampling))

@@ -40,7 +40,7 @@ def test_what_is_held_back_comes_before_the_next_event() -> None:
 def test_after_a_match_only_the_end_is_passed_on() -> None:
     call = ToolCallBegin(0, "abcdefghi", "f")
     events, matched = run(["."], "a.b", "c", call, ToolCallEnd(0), Finished("tool_calls", USAGE))
-    assert (events, matched) == ([TextDelta("a"), Finished("stop", USAGE)], ".")
+    assert (events, matched) == ([TextDelta("a"), Finished("stop", USAGE, ".")], ".")
     failed = Failed(Failure("internal", "broken"))
     assert run(["."], "a.", failed)[0] == [TextDelta("a"), failed]
 

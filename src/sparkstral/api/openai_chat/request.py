@@ -7,8 +7,8 @@ lists are chat's (history.py); here a message is only translated. Must not know 
 from __future__ import annotations
 
 import json
-from typing import Literal
 
+from sparkstral.api.efforts import EFFORTS
 from sparkstral.api.openai_chat.schema import (
     AssistantMessage,
     ChatCompletionRequest,
@@ -35,17 +35,6 @@ from sparkstral.types import (
     ToolCall,
     ToolChoice,
 )
-
-# The model knows two settings; clients have seven words for them.
-EFFORTS: dict[str, Literal["none", "high"]] = {
-    "none": "none",
-    "minimal": "none",
-    "low": "none",
-    "medium": "high",
-    "high": "high",
-    "xhigh": "high",
-    "max": "high",
-}
 
 
 def to_chat_request(wire: ChatCompletionRequest) -> ChatRequest:
@@ -157,12 +146,24 @@ def _sampling(wire: ChatCompletionRequest) -> SamplingChoice:
             f"{wire.max_tokens:,}; send one of them.",
             "max_tokens",
         )
+    if wire.top_logprobs is not None and not wire.logprobs:
+        raise RequestError("`top_logprobs` needs `logprobs`: true.", "top_logprobs")
+    max_tokens = limits.pop() if limits else None
+    if max_tokens is not None and (wire.min_tokens or 0) > max_tokens:
+        raise RequestError(f"`min_tokens` is {wire.min_tokens:,} and `max_tokens` only {max_tokens:,}.", "min_tokens")
     return SamplingChoice(
-        max_tokens=limits.pop() if limits else None,
+        max_tokens=max_tokens,
         temperature=wire.temperature,
         top_p=wire.top_p,
         top_k=None if wire.top_k == -1 else wire.top_k,  # -1 is another spelling of "all"
         min_p=wire.min_p,
         seed=wire.seed,
         stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
+        min_tokens=wire.min_tokens or 0,
+        ignore_eos=bool(wire.ignore_eos),
+        logit_bias=tuple((int(token_id), bias) for token_id, bias in (wire.logit_bias or {}).items()),
+        presence_penalty=wire.presence_penalty or 0.0,
+        frequency_penalty=wire.frequency_penalty or 0.0,
+        repetition_penalty=1.0 if wire.repetition_penalty is None else wire.repetition_penalty,
+        num_logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
     )

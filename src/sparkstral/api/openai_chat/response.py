@@ -7,7 +7,7 @@ chunk. Reasoning goes out under both names that clients read, `reasoning` and `r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from sparkstral.types import (
     OutputEvent,
     ReasoningDelta,
     TextDelta,
+    TextLogprob,
     ToolCallArguments,
     ToolCallBegin,
     ToolCallEnd,
@@ -49,10 +50,27 @@ def usage_to_wire(usage: Usage) -> dict[str, Any]:
     }
 
 
-def completion(head: CompletionHead, answer: FoldedMessage) -> dict[str, Any]:
-    """The whole answer. Raises FailedError when it did not come to its end."""
-    if answer.failure is not None:
-        raise FailedError(answer.failure)
+def logprobs_to_wire(logprobs: Sequence[TextLogprob]) -> dict[str, Any]:
+    """Of the answer's text; reasoning and calls have none."""
+    content = [
+        {**_token(item.token, item.logprob), "top_logprobs": [_token(*top) for top in item.top]} for item in logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(token: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": token.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(token)}
+
+
+def completion(head: CompletionHead, answers: Sequence[FoldedMessage], *, with_logprobs: bool) -> dict[str, Any]:
+    """The whole answers, each of which has come to its end."""
+    result = head.to_wire("chat.completion")
+    result["choices"] = [_choice(index, answer, with_logprobs) for index, answer in enumerate(answers)]
+    result["usage"] = usage_to_wire(total_usage([answer.usage for answer in answers if answer.usage is not None]))
+    return result
+
+
+def _choice(index: int, answer: FoldedMessage, with_logprobs: bool) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": answer.content}
     if answer.reasoning:
         message |= {"reasoning": answer.reasoning, "reasoning_content": answer.reasoning}
@@ -62,51 +80,74 @@ def completion(head: CompletionHead, answer: FoldedMessage) -> dict[str, Any]:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in answer.tool_calls
         ]
-    result = head.to_wire("chat.completion")
-    result["choices"] = [{"index": 0, "message": message, "finish_reason": answer.finish_reason}]
-    if answer.usage is not None:
-        result["usage"] = usage_to_wire(answer.usage)
-    return result
+    choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": answer.finish_reason}
+    if with_logprobs:
+        choice["logprobs"] = logprobs_to_wire(answer.logprobs)
+    return choice
+
+
+def total_usage(usages: Sequence[Usage]) -> Usage:
+    """Of several answers to one prompt, which is counted once."""
+    return Usage(
+        num_prompt_tokens=usages[0].num_prompt_tokens,
+        num_completion_tokens=sum(usage.num_completion_tokens for usage in usages),
+        num_cached_tokens=usages[0].num_cached_tokens,
+        num_reasoning_tokens=sum(usage.num_reasoning_tokens for usage in usages),
+    )
 
 
 class ChunkWriter:
-    """Writes the events of one answer as server-sent chunks, one call an event."""
+    """Writes the events of `number` answers as server-sent chunks, one call an event."""
 
-    def __init__(self, head: CompletionHead, *, include_usage: bool) -> None:
+    def __init__(self, head: CompletionHead, *, include_usage: bool, number: int = 1) -> None:
         self._head = head
         self._include_usage = include_usage
-        self._has_begun = False
+        self._number = number
+        self._begun: set[int] = set()
+        self._usages: list[Usage] = []
 
-    def write(self, event: OutputEvent) -> bytes:
-        """The chunks of `event`; b"" when it needs none."""
+    def write(self, numbered: tuple[int, OutputEvent]) -> bytes:
+        """The chunks of an event and its answer's number; b"" when it needs none. All answers have one end."""
+        index, event = numbered
         match event:
-            case TextDelta(text):
-                return self._delta({"content": text})
+            case TextDelta(text, logprobs):
+                return self._delta(index, {"content": text}, logprobs=logprobs)
             case ReasoningDelta(text):
-                return self._delta({"reasoning": text, "reasoning_content": text})
-            case ToolCallBegin(index, call_id, name):
+                return self._delta(index, {"reasoning": text, "reasoning_content": text})
+            case ToolCallBegin(call_index, call_id, name):
                 function = {"name": name, "arguments": ""}
-                call = {"index": index, "id": call_id, "type": "function", "function": function}
-                return self._delta({"tool_calls": [call]})
-            case ToolCallArguments(index, delta):
-                return self._delta({"tool_calls": [{"index": index, "function": {"arguments": delta}}]})
+                call = {"index": call_index, "id": call_id, "type": "function", "function": function}
+                return self._delta(index, {"tool_calls": [call]})
+            case ToolCallArguments(call_index, delta):
+                return self._delta(index, {"tool_calls": [{"index": call_index, "function": {"arguments": delta}}]})
             case ToolCallEnd():
                 return b""
             case Finished(reason, usage):
-                end = self._delta({}, reason)
+                self._usages.append(usage)
+                end = self._delta(index, {}, finish_reason=reason)
+                if len(self._usages) < self._number:
+                    return end
                 if self._include_usage:
-                    end += self._chunk([], usage=usage_to_wire(usage))
+                    end += self._chunk([], usage=usage_to_wire(total_usage(self._usages)))
                 return end + sse.DONE
             case Failed(failure):
                 _, body, _ = describe(FailedError(failure))
                 return sse.encode(body)
 
-    def _delta(self, delta: Mapping[str, Any], finish_reason: str | None = None) -> bytes:
+    def _delta(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        *,
+        finish_reason: str | None = None,
+        logprobs: Sequence[TextLogprob] = (),
+    ) -> bytes:
         begin = b""
-        if not self._has_begun:
-            self._has_begun = True
-            begin = self._delta({"role": "assistant", "content": ""})
-        return begin + self._chunk([{"index": 0, "delta": delta, "finish_reason": finish_reason}])
+        if index not in self._begun:
+            self._begun.add(index)
+            begin = self._delta(index, {"role": "assistant", "content": ""})
+        told = {"logprobs": logprobs_to_wire(logprobs)} if logprobs else {}
+        return begin + self._chunk([{"index": index, "delta": delta, **told, "finish_reason": finish_reason}])
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         return sse.encode(self._head.to_wire("chat.completion.chunk") | {"choices": choices} | more)

@@ -13,12 +13,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Refused, Wire, by_json_type, by_key
+from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
 from sparkstral.chat.history import CALL_NAME
 
 MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
 MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short
 MAX_TOP_K = (1 << 31) - 1  # far above any vocabulary
+MAX_ANSWERS = 32  # as many as run at once by default
+MAX_TOP_LOGPROBS = 20  # as OpenAI has it
+MAX_BIASED_TOKENS = 1024  # as OpenAI has it
 MAX_SEED = (1 << 63) - 1  # 64-bit signed, as OpenAI documents it
 
 
@@ -195,6 +198,13 @@ class StreamOptions(Wire):
     include_obfuscation: Annotated[Any, Ignored("chunks are not padded")] = None
 
 
+Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
+LogitBias = Annotated[
+    dict[Annotated[str, Field(pattern=r"^\d{1,7}$")], Annotated[FiniteFloat, Field(ge=-100, le=100)]],
+    Field(max_length=MAX_BIASED_TOKENS),
+]
+
+
 class ChatCompletionRequest(Wire):
     """The body of POST /v1/chat/completions."""
 
@@ -204,7 +214,10 @@ class ChatCompletionRequest(Wire):
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormatField | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: Annotated[
+        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
+        Mapped("`none`, `minimal`, `low` become none, the default; `medium` and up become high"),
+    ] = None
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -217,17 +230,16 @@ class ChatCompletionRequest(Wire):
     seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
     stop: Stop | None = None
 
-    n: Annotated[int | None, Refused("one answer is made for each request; send the request again", (1,))] = (
-        None
-    )
-    logprobs: Annotated[bool | None, Refused("log probabilities are not served", (False,))] = None
-    top_logprobs: Annotated[int | None, Refused("log probabilities are not served", (0,))] = None
-    logit_bias: Annotated[dict[str, Any] | None, Refused("tokens cannot be biased", ({},))] = None
-    presence_penalty: Annotated[FiniteFloat | None, Refused("penalties are not served", (0,))] = None
-    frequency_penalty: Annotated[FiniteFloat | None, Refused("penalties are not served", (0,))] = None
-    repetition_penalty: Annotated[FiniteFloat | None, Refused("penalties are not served", (0, 1))] = None
-    min_tokens: Annotated[int | None, Refused("the model decides when it has said all", (0,))] = None
-    ignore_eos: Annotated[bool | None, Refused("the model decides when it has said all", (False,))] = None
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    logit_bias: LogitBias | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[FiniteFloat, Field(gt=0, le=2)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+
     functions: Annotated[Any, Refused("use tools", ([],))] = None
     function_call: Annotated[Any, Refused("use tool_choice", ("none", "auto"))] = None
     modalities: Annotated[Any, Refused("the model writes text only", (["text"],))] = None

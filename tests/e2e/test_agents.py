@@ -1,0 +1,101 @@
+"""An agent that reads files, with each official SDK, against the demo: three turns of the model, two of them calls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from sparkstral.config import SERVED_MODEL_NAME
+
+TOOLS = {
+    "list_files": ("List the files of a folder", "folder", "The folder"),
+    "read_file": ("Read a file", "path", "Path of the file"),
+}
+QUESTION = "What is the port in the server file in data?"
+BOTH = pytest.mark.parametrize("stream", [False, True])
+
+
+def schema(argument: str, description: str) -> dict[str, Any]:
+    properties = {argument: {"type": "string", "description": description}}
+    return {"type": "object", "properties": properties, "required": [argument]}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "server.txt").write_text("host: north\nport: 4417")
+    (tmp_path / "data" / "notes.md").write_text("Buy bread.")
+    return tmp_path
+
+
+def use(name: str, arguments: dict[str, str], files: Path) -> str:
+    """What the tool says; the model's paths are under `files`."""
+    (place,) = arguments.values()
+    if name == "list_files":
+        return json.dumps(sorted(path.name for path in (files / place).iterdir()))
+    return (files / place).read_text()
+
+
+@BOTH
+def test_with_anthropics_sdk(demo_url: str, files: Path, stream: bool) -> None:
+    client = anthropic.Anthropic(base_url=demo_url, api_key="none", max_retries=0)
+    tools: Any = [
+        {"name": name, "description": text, "input_schema": schema(*argument)}
+        for name, (text, *argument) in TOOLS.items()
+    ]
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    used = []
+    for _ in range(3):
+        body: Any = {"model": SERVED_MODEL_NAME, "max_tokens": 200, "tools": tools}
+        body["extra_body"] = {"temperature": 0}
+        if stream:
+            with client.messages.stream(messages=messages, **body) as events:
+                message: Any = events.get_final_message()
+        else:
+            message = client.messages.create(messages=messages, **body)
+        messages.append({"role": "assistant", "content": [block.to_dict() for block in message.content]})
+        if message.stop_reason != "tool_use":
+            break
+        calls = [block for block in message.content if block.type == "tool_use"]
+        used += [call.name for call in calls]
+        results = [
+            {"type": "tool_result", "tool_use_id": call.id, "content": use(call.name, call.input, files)}
+            for call in calls
+        ]
+        messages.append({"role": "user", "content": results})
+    assert used == ["list_files", "read_file"]
+    assert message.stop_reason == "end_turn"
+    assert "4417" in message.content[0].text
+    assert message.usage.cache_read_input_tokens > 0
+
+
+@BOTH
+def test_with_openais_sdk(demo_url: str, files: Path, stream: bool) -> None:
+    client = openai.OpenAI(base_url=f"{demo_url}/v1", api_key="none", max_retries=0)
+    tools: Any = [
+        {"type": "function", "function": {"name": name, "description": text, "parameters": schema(*argument)}}
+        for name, (text, *argument) in TOOLS.items()
+    ]
+    messages: list[Any] = [{"role": "user", "content": QUESTION}]
+    used = []
+    for _ in range(3):
+        body: Any = {"model": SERVED_MODEL_NAME, "temperature": 0, "tools": tools, "messages": messages}
+        if stream:
+            with client.chat.completions.stream(**body) as events:
+                message: Any = events.get_final_completion().choices[0].message
+        else:
+            message = client.chat.completions.create(**body).choices[0].message
+        messages.append(message.model_dump(exclude_none=True, exclude={"parsed"}))
+        if not message.tool_calls:
+            break
+        for call in message.tool_calls:
+            used.append(call.function.name)
+            result = use(call.function.name, json.loads(call.function.arguments), files)
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    assert used == ["list_files", "read_file"]
+    assert "4417" in message.content
