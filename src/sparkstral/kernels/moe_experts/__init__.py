@@ -10,7 +10,7 @@ rounding of the matrix product. An expert may have no token, or all of them; T m
 
 Fast form, `triton_kernel.moe_block`: the whole block, from the normalised x [T, H] to residual + Σ, on weights that
 stay NVFP4 (nvfp4_linear.packing): gate_up [E + 1, 2I, H] with a global scale for each half, down [E + 1, H, I], the
-shared expert as the last of the stack. H and I are multiples of 128. Few tokens share each reading of a weight: up to
+shared expert as the last of the stack. H and I are multiples of 32. Few tokens share each reading of a weight: up to
 route.max_vector tokens, four at a time on the ordinary lanes; up to `max_few`, eight at a time on the matrix unit. A
 token's result has the same bits in every batch of one of these forms. Above, tiles of a routed expert's tokens run on
 tensor cores, the shared expert in PyTorch's product, and two runs of a batch give the same bits. The forms differ by
@@ -20,7 +20,8 @@ Rounding of the fast form: decoded weights are exact (the global scale multiplie
 inner values are float16 with 11 significant bits and a power of two for each 16, so that none overflows; groups of
 eight products are summed in float16, the rest in float32. Elsewhere inner values are bfloat16, sums float32, and of
 many tokens each expert's weighted output is bfloat16 too. Its error against float64 is at most twice that of the
-reference in bfloat16. Tolerance against the reference: 2e-2 of the row's largest value in bfloat16, for the rounding of the inner values. A NaN stays in its row.
+reference in bfloat16. Tolerance against the reference: 2e-2 of the row's largest value in bfloat16, for the rounding
+of the inner values. A NaN stays in its row.
 
 CUDA graph: the reference is not safe, it reads the number of tokens of each expert on the host; the fast form is, its
 grids depend on T alone and its buffers are the workspace's.
