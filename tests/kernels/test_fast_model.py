@@ -128,10 +128,13 @@ def test_decode_steps(models: Models) -> None:
 
 
 def test_a_request_has_the_same_bits_in_every_batch(models: Models) -> None:
-    """A batch of one row takes a form of its own for the dense products, whose sums have another order."""
+    """Of one form: one row takes its own for the dense products, more than four another for the experts, and their
+    sums have another order."""
     _, pool = filled(models)
     rows = [(7 + i, len(prompt), i) for i, prompt in enumerate(PROMPTS)]
-    together = models.fast.forward(decode_batch(rows, 5), pool.clone())
+    together = models.fast.forward(decode_batch(rows, 4), pool.clone())
+    more = models.fast.forward(decode_batch(rows, 6), pool.clone())
+    assert torch.equal(models.fast.forward(decode_batch(rows[2:], 5), pool.clone())[0], more[2])
     for i, row in enumerate(rows):
         assert torch.equal(models.fast.forward(decode_batch([row], 3), pool.clone())[0], together[i])
         assert_close(models.fast.forward(decode_batch([row], 1), pool.clone())[0], together[i])

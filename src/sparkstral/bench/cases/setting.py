@@ -108,7 +108,9 @@ def small_setting() -> Setting:
     many = replace(configs["nvfp4_linear"].many, rows=16, columns=32, depth=32)
     configs["nvfp4_linear"] = replace(configs["nvfp4_linear"], many=many, max_few=4)
     pairs = tuple(replace(pair, gate_up=many, down=many) for pair in configs["moe_experts"].many)
-    configs["moe_experts"] = replace(configs["moe_experts"], many=pairs, max_few=4)
+    configs["moe_experts"] = replace(
+        configs["moe_experts"], many=pairs, max_few=4, route=replace(configs["moe_experts"].route, max_vector=3)
+    )
     return Setting(
         "cpu", True, torch.float32, configs, hidden=64, query=64, heads=2, vocab=300, inner=32, experts=8, layers=1,
         pdl=False,

@@ -10,7 +10,7 @@ rounding of the matrix product. An expert may have no token, or all of them; T m
 
 Fast form, `triton_kernel.moe_block`: the whole block, from the normalised x [T, H] to residual + Σ, on weights that
 stay NVFP4 (nvfp4_linear.packing): gate_up [E + 1, 2I, H] with a global scale for each half, down [E + 1, H, I], the
-shared expert as the last of the stack. H and I are multiples of 128. Few tokens share each reading of a weight: up to
+shared expert as the last of the stack. H and I are multiples of 32. Few tokens share each reading of a weight: up to
 route.max_vector tokens, four at a time on the ordinary lanes; up to `max_few`, eight at a time on the matrix unit. A
 token's result has the same bits in every batch of one of these forms. Above, tiles of a routed expert's tokens run on
 tensor cores, the shared expert in PyTorch's product, and two runs of a batch give the same bits. The forms differ by

@@ -24,6 +24,8 @@ from sparkstral.kernels.nvfp4_linear.matrix import add_products, to_bfloat16
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
 from sparkstral.kernels.tiles import tile
 
+CHUNK = 8  # groups of 16 columns that a warp takes at once, see nvfp4_linear.matrix
+
 
 @dataclass(frozen=True, slots=True)
 class MatrixProgram:
@@ -35,19 +37,28 @@ class MatrixProgram:
 
 
 @triton.jit
-def _read(codes, scales, at, wanted, CHUNK: tl.constexpr, UNROLL: tl.constexpr):
-    """Weights of UNROLL chunks, (codes of lower rows, of upper rows, scales likewise) each, if `wanted`."""
+def _read_all(a, b, c, d, is_there, RAGGED: tl.constexpr, CACHE: tl.constexpr):
+    """Tiles of 8 groups; where RAGGED, 0 for groups past the row's end. Otherwise is_there says whether any is."""
+    other: tl.constexpr = 0.0 if RAGGED else None
+    return (
+        tl.load(a, mask=is_there, other=other, cache_modifier=CACHE),
+        tl.load(b, mask=is_there, other=other, cache_modifier=CACHE),
+        tl.load(c, mask=is_there, other=other),
+        tl.load(d, mask=is_there, other=other),
+    )
+
+
+@triton.jit
+def _read(codes, scales, at, GROUPS: tl.constexpr, CHUNK: tl.constexpr, UNROLL: tl.constexpr):
+    """Weights of UNROLL chunks from group `at` on, (codes of lower rows, of upper rows, scales likewise) each."""
+    RAGGED: tl.constexpr = GROUPS % (CHUNK * UNROLL) != 0
     found = ()
     for part in tl.static_range(UNROLL):
         to = at + part * CHUNK
+        is_there = (to + tl.arange(0, CHUNK) < GROUPS)[None, :] if RAGGED else at < GROUPS
+        # Past L1, which is x's: weights are read once.
         found += (  # type: ignore[assignment]
-            (
-                # Past L1, which is x's: weights are read once.
-                tl.load(codes[0] + to, mask=wanted, cache_modifier=".cg"),
-                tl.load(codes[1] + to, mask=wanted, cache_modifier=".cg"),
-                tl.load(scales[0] + to, mask=wanted),
-                tl.load(scales[1] + to, mask=wanted),
-            ),
+            _read_all(codes[0] + to, codes[1] + to, scales[0] + to, scales[1] + to, is_there, RAGGED, ".cg"),
         )
     return found
 
@@ -67,13 +78,17 @@ def _item_products(
     x_ptrs = x_ptr + x_row * (4 * GROUPS) + group
     lower = tl.zeros((ROWS, 8), tl.float32)
     upper = tl.zeros((ROWS, 8), tl.float32)
-    weights = _read(codes, scales, 0, True, CHUNK, UNROLL)
+    weights = _read(codes, scales, 0, GROUPS, CHUNK, UNROLL)
     for start in range(0, GROUPS, STEP):
         # What the next turn needs is under way during this one.
-        following = _read(codes, scales, start + STEP, start + STEP < GROUPS, CHUNK, UNROLL)
+        following = _read(codes, scales, start + STEP, GROUPS, CHUNK, UNROLL)
         for part in tl.static_range(UNROLL):
             at = x_ptrs + (start + part * CHUNK)
-            x = (tl.load(at), tl.load(at + GROUPS), tl.load(at + 2 * GROUPS), tl.load(at + 3 * GROUPS))
+            if GROUPS % STEP == 0:
+                x = (tl.load(at), tl.load(at + GROUPS), tl.load(at + 2 * GROUPS), tl.load(at + 3 * GROUPS))
+            else:
+                is_there = start + part * CHUNK + group < GROUPS
+                x = _read_all(at, at + GROUPS, at + 2 * GROUPS, at + 3 * GROUPS, is_there, True, "")
             lower, upper = add_products(
                 weights[part][0], weights[part][1], weights[part][2], weights[part][3], x, lower, upper, ROWS, PTX
             )
@@ -210,12 +225,12 @@ class MatrixSpecs:
         self, function: Any, program: MatrixProgram, columns: int, rows: int, pointers: dict[str, str],
         constants: dict[str, int],
     ) -> KernelSpec:  # fmt: skip
-        chunk = tile(columns // 16, 8)
         return KernelSpec(
             f"{function.__name__}, {program}", function,
             {"codes_ptr": "*i64", "scale_ptr": "*fp8e4nv", "factor_ptr": "*fp32", "items_ptr": "*i32",
              "half_groups": "i32", **pointers},
-            {"HIDDEN": self.hidden, "INNER": self.inner, "ITEM_FIELDS": ITEM_FIELDS, "ROWS": rows, "CHUNK": chunk,
-             "UNROLL": tile(columns // 16 // chunk, program.unroll), "PTX": self.ptx, "PDL": self.pdl, **constants},
+            {"HIDDEN": self.hidden, "INNER": self.inner, "ITEM_FIELDS": ITEM_FIELDS, "ROWS": rows, "CHUNK": CHUNK,
+             "UNROLL": tile(-(-columns // (16 * CHUNK)), program.unroll), "PTX": self.ptx, "PDL": self.pdl,
+             **constants},
             rows // 8, max_registers=program.max_registers, needs=("mma.sync.aligned.m16n8k16",),
         )  # fmt: skip

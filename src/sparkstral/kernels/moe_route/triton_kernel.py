@@ -386,8 +386,9 @@ def few_spec(
     return KernelSpec(
         f"_route_few, {num_tokens} tokens", _route_few,
         {"x_ptr": "*bf16", "router_ptr": "*bf16", "x_out_ptr": "*fp16" if scaled else "*bf16",
-         "x_scale_ptr": "*fp32", "logits_ptr": "*fp32", "ids_ptr": "*i32", "weights_ptr": "*fp32", "items_ptr": "*i32",
-         "by_expert_ptr": "*i32", "finished_ptr": "*i32", "num_tokens": "i32", "scaling": "fp32"},
+         "x_scale_ptr": "*fp32", "logits_ptr": "*fp32", "ids_ptr": "*i32",
+         "weights_ptr": "*fp32", "items_ptr": "*i32", "by_expert_ptr": "*i32",
+         "finished_ptr": "*i32", "num_tokens": "i32", "scaling": "fp32"},
         {"HIDDEN": hidden, "EXPERTS": num_experts, "TOP_K": top_k, "ROWS": config.rows,
          "COLUMNS": tile(hidden, config.columns),
          "TOKENS": tokens, "SINGLE": num_tokens == 1, "MAX_ITEMS": max_items(tokens, num_experts, top_k),

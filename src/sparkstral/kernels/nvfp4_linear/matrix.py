@@ -69,7 +69,7 @@ def add_products(
     else:
         for quarter in tl.static_range(4):
             # The rows of x repeat: any of its copies will do.
-            words = tl.max(tl.reshape(x[quarter], (ROWS // 8, 8, x[quarter].shape[1])), axis=0)
+            words = tl.max(tl.reshape(x[quarter], (ROWS // 8, 8, 8)), axis=0)
             for part in tl.static_range(2):
                 x_pair = _bfloat16_pair(words >> (32 * part))
                 lower += _plain_products(plain_pair(lower_codes, 2 * quarter + part), lower_scale, x_pair)
