@@ -49,7 +49,7 @@ def messages_router(door: Door) -> APIRouter:
             events = door.generator.run(prepared)
             return JSONResponse(await until_disconnect(_whole(events, head), request.receive), headers=headers)
         writer = MessageWriter(head)
-        return await stream(door.generator.run_all(prepared), request, lambda event: writer.write(event[1]), headers)
+        return await stream(door.generator.run_all([prepared]), request, lambda event: writer.write(event[1]), headers)
 
     @router.post("/v1/messages/count_tokens", openapi_extra=openapi.body(CountTokensRequest))
     async def count_tokens(request: Request) -> Response:
