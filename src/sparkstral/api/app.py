@@ -20,6 +20,8 @@ from sparkstral.api.openai_chat.route import chat_router
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
 from sparkstral.api.openai_completions.route import completions_router
 from sparkstral.api.openai_completions.schema import CompletionRequest
+from sparkstral.api.openai_responses.route import responses_router
+from sparkstral.api.openai_responses.schema import ResponsesRequest
 from sparkstral.api.tokens.route import tokens_router
 from sparkstral.api.tokens.schema import DetokenizeRequest, TokenizeRequest
 from sparkstral.chat.tokenizer import ChatTokenizer
@@ -30,6 +32,7 @@ from sparkstral.serving.generate import Generator
 BODIES = (
     ChatCompletionRequest,
     CompletionRequest,
+    ResponsesRequest,
     MessagesRequest,
     CountTokensRequest,
     TokenizeRequest,
@@ -74,6 +77,7 @@ def create_app(client: EngineClient, tokenizer: ChatTokenizer, config: ServerCon
     door = Door(client, Generator(client, tokenizer, config), config)
     app.include_router(chat_router(door))
     app.include_router(completions_router(door))
+    app.include_router(responses_router(door))
     app.include_router(messages_router(door))
     app.include_router(tokens_router(door, tokenizer))
     return app

@@ -10,7 +10,8 @@
 | prompt longer than the context | 400 | invalid_request_error | context_length_exceeded |
 | no API key, or a wrong one | 401 | authentication_error | invalid_api_key |
 | a name by which a server for its own machine is not asked | 403 | invalid_request_error | forbidden_host |
-| a model that is not served; an unknown path | 404 | invalid_request_error | model_not_found; not_found |
+| a model that is not served; a response that is not kept | 404 | … | model_not_found; response_not_found |
+| an unknown path | 404 | invalid_request_error | not_found |
 | wrong method | 405 | invalid_request_error | method_not_allowed |
 | body that stops coming | 408 | invalid_request_error | request_timeout |
 | body larger than max_body_bytes | 413 | invalid_request_error | body_too_large |
@@ -49,6 +50,10 @@ RETRY_AFTER_S = 5  # loading takes minutes: often enough to notice, seldom enoug
 
 class UnknownModelError(RequestError):
     """The body names a model that this server does not serve."""
+
+
+class UnknownResponseError(RequestError):
+    """A response is named that is not kept here, or not any more."""
 
 
 class UnsupportedMediaTypeError(RequestError):
@@ -91,6 +96,7 @@ _REQUEST_ERRORS: tuple[tuple[type[RequestError], int, str], ...] = (  # the firs
     (PromptTooLongError, 400, "context_length_exceeded"),
     (UnauthorizedError, 401, "invalid_api_key"),
     (UnknownModelError, 404, "model_not_found"),
+    (UnknownResponseError, 404, "response_not_found"),
     (ForbiddenHostError, 403, "forbidden_host"),
     (BodyTooSlowError, 408, "request_timeout"),
     (BodyTooLargeError, 413, "body_too_large"),
