@@ -11,6 +11,8 @@ from sparkstral.errors import ConfigError
 DEFAULT_HOST = "127.0.0.1"  # nobody else on the network is served unless it is asked for
 DEFAULT_PORT = 8002  # the port of the recipe that users come from
 SERVED_MODEL_NAME = "mistral-small-4"  # likewise
+DEFAULT_MAX_BODY_BYTES = 32 << 20  # a 262,144-token prompt is about 1 MiB of text
+DEFAULT_REQUEST_TIMEOUT_S = 3600.0  # 100,000 tokens at the speed of one client: whoever waits longer has left
 DEFAULT_MAX_NUM_SEQS = 32  # more at once share the memory bus without gain: the experts read grow with them
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048  # a chunk of a prompt short enough that running answers go on meanwhile
 DEFAULT_MAX_SLOWDOWN = 3.0  # what readers of a stream bear while somebody else's long prompt is read
@@ -60,9 +62,12 @@ class ServerConfig:
     port: int = DEFAULT_PORT
     served_model_name: str = SERVED_MODEL_NAME
     max_in_flight: int = 256  # requests, running or waiting; one more gets 429: eight full houses are wait enough
-    max_body_bytes: int = 32 << 20  # a 262,144-token prompt is about 1 MiB of text
+    max_body_bytes: int = DEFAULT_MAX_BODY_BYTES
     body_timeout_s: float = 60.0  # without a byte of a body: a client that sends has a byte sooner on any line
     keep_alive_s: float = 10.0  # a stream that has nothing to say says so: many clients and proxies hang up after 30
     reader_timeout_s: float = 60.0  # without reading a byte of what waits for it; then a stream's client is given up
+    request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S  # from asking to the last token
+    api_keys: tuple[str, ...] = ()  # none: whoever reaches the server may use it
+    cors_origins: tuple[str, ...] = ()  # other sites whose pages may use the server, or * for all
     default_temperature_none: float = 0.1  # the model card's examples without reasoning
     default_temperature_high: float = 0.7  # the model card's advice with reasoning

@@ -99,7 +99,7 @@ class GenerationRequest:
 class Failure:
     """Why a request ended badly, in a sentence for the user; `code` names the kind for the API's errors."""
 
-    code: Literal["engine_dead", "invalid_request", "numerics", "internal", "grammar"]
+    code: Literal["engine_dead", "invalid_request", "numerics", "internal", "grammar", "timeout"]
     message: str
 
 
@@ -327,6 +327,16 @@ class ChatRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class TextRequest:
+    """A text, or its token ids, to go on with: no chat, no markers."""
+
+    prompt: str | tuple[int, ...]
+    sampling: SamplingChoice = SamplingChoice()
+    echo: bool = False  # the prompt comes before the answer
+    adds_begin: bool = True  # a text gets the token that texts begin with
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """What the model sees. `prefilled_think`: the prompt ends inside an open [THINK]."""
 
@@ -352,7 +362,7 @@ class TextLogprob:
     """A `TokenLogprob` with the tokens' bytes in place of their ids; control tokens are spelled."""
 
     token: bytes
-    logprob: float
+    logprob: float | None  # None: of the first token of a prompt, which nothing comes before
     top: tuple[tuple[bytes, float], ...] = ()
 
 

@@ -173,3 +173,23 @@ def test_log_probabilities_are_those_of_the_model(sdk: openai.OpenAI) -> None:
         values = [top.logprob for top in item.top_logprobs]
         assert values == sorted(values, reverse=True)
         assert item.logprob == values[0] < 0
+
+
+def test_the_prompts_log_probabilities_are_those_of_its_tokens_one_by_one(sdk: openai.OpenAI) -> None:
+    """An echo tells of each token what a request that ends before it tells."""
+    prompt = [1, *range(1065, 1085)]
+
+    def explained(token_ids: list[int], **more: Any) -> Any:
+        answer = sdk.completions.create(model=MODEL, prompt=token_ids, temperature=0, logprobs=5, **more)
+        assert answer.choices[0].logprobs is not None
+        return answer.choices[0].logprobs
+
+    told = explained(prompt, echo=True, max_tokens=1)
+    assert told.token_logprobs[0] is None
+    assert len(told.tokens) == len(prompt) + 1
+    for i in (1, 7, 20):
+        top = explained(prompt[:i], max_tokens=1).top_logprobs[0]
+        likeliest = max(top.values())
+        assert max(told.top_logprobs[i].values()) == pytest.approx(likeliest, abs=1e-4)
+    again = explained(prompt, echo=True, max_tokens=1)
+    assert again.token_logprobs[1:] == pytest.approx(told.token_logprobs[1:], abs=1e-5)

@@ -37,7 +37,7 @@ async def read_json(request: Request, config: ServerConfig) -> Any:
     BodyTooLargeError, BodyTooSlowError, or RequestError for what is no JSON text in UTF-8 or is nested deeper than
     200 levels.
     """
-    if "content-type" not in request.headers and is_foreign_page(request.headers):
+    if "content-type" not in request.headers and is_foreign_page(request.headers, config.cors_origins):
         # A browser lets any page post what declares no type, without asking us first.
         raise UnsupportedMediaTypeError(
             "A page of another site must declare its body; send it with the header Content-Type: application/json."

@@ -9,6 +9,7 @@ itself stays off, so what is declared as JSON gets no further than the preflight
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -26,9 +27,12 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def is_foreign_page(headers: Headers) -> bool:
-    """Whether the request comes from a page that this server has not served. Programs send no Origin."""
+def is_foreign_page(headers: Headers, welcome: Sequence[str] = ()) -> bool:
+    """Whether the request comes from a page that this server has not served, nor one of the `welcome` origins (* is
+    any). Programs send no Origin."""
     origin = headers.get("origin")
+    if origin in welcome or "*" in welcome:
+        return False
     return origin is not None and origin.rpartition("//")[2] != headers.get("host")
 
 

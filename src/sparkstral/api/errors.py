@@ -8,12 +8,15 @@
 | a field or a message list that cannot be served | 400 | invalid_request_error | invalid_value |
 | a schema that cannot be compiled or held to | 400 | invalid_request_error | grammar |
 | prompt longer than the context | 400 | invalid_request_error | context_length_exceeded |
+| no API key, or a wrong one | 401 | authentication_error | invalid_api_key |
 | a name by which a server for its own machine is not asked | 403 | invalid_request_error | forbidden_host |
-| a model that is not served; an unknown path | 404 | invalid_request_error | model_not_found; not_found |
+| a model that is not served; a response that is not kept | 404 | … | model_not_found; response_not_found |
+| an unknown path | 404 | invalid_request_error | not_found |
 | wrong method | 405 | invalid_request_error | method_not_allowed |
 | body that stops coming | 408 | invalid_request_error | request_timeout |
 | body larger than max_body_bytes | 413 | invalid_request_error | body_too_large |
 | body that is not declared as JSON | 415 | invalid_request_error | unsupported_media_type |
+| the answer took longer than request_timeout_s | 504 | server_error | timeout |
 | too many requests in flight | 429 + Retry-After | rate_limit_error | overloaded |
 | engine not ready, or dead | 503 + Retry-After | service_unavailable | engine_not_ready; engine_dead |
 | one request's numbers went wrong; a defect of ours | 500 | server_error | numerics; internal_error |
@@ -49,8 +52,16 @@ class UnknownModelError(RequestError):
     """The body names a model that this server does not serve."""
 
 
+class UnknownResponseError(RequestError):
+    """A response is named that is not kept here, or not any more."""
+
+
 class UnsupportedMediaTypeError(RequestError):
     """The body is declared to be something other than JSON."""
+
+
+class UnauthorizedError(RequestError):
+    """The request has no key, or none of this server's."""
 
 
 class ForbiddenHostError(RequestError):
@@ -79,10 +90,13 @@ _FAILURES: Mapping[str, tuple[int, str, str]] = {
     "grammar": (400, "invalid_request_error", "grammar"),
     "numerics": (500, "server_error", "numerics"),
     "internal": (500, "server_error", "internal_error"),
+    "timeout": (504, "server_error", "timeout"),
 }
 _REQUEST_ERRORS: tuple[tuple[type[RequestError], int, str], ...] = (  # the first that fits
     (PromptTooLongError, 400, "context_length_exceeded"),
+    (UnauthorizedError, 401, "invalid_api_key"),
     (UnknownModelError, 404, "model_not_found"),
+    (UnknownResponseError, 404, "response_not_found"),
     (ForbiddenHostError, 403, "forbidden_host"),
     (BodyTooSlowError, 408, "request_timeout"),
     (BodyTooLargeError, 413, "body_too_large"),
@@ -101,8 +115,13 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
     match error:
         case RequestError():
             status, code = next((s, c) for kind, s, c in _REQUEST_ERRORS if isinstance(error, kind))
-            headers = {"Connection": "close"} if status == 408 else {}  # the rest of the body is not waited for
-            return status, error_object(str(error), "invalid_request_error", code, error.param), headers
+            headers = {}
+            if status == 408:
+                headers["Connection"] = "close"  # the rest of the body is not waited for
+            elif status == 401:
+                headers["WWW-Authenticate"] = "Bearer"
+            type_ = "authentication_error" if status == 401 else "invalid_request_error"
+            return status, error_object(str(error), type_, code, error.param), headers
         case OverloadedError():
             headers = {"Retry-After": str(error.retry_after_s)}
             return 429, error_object(str(error), "rate_limit_error", "overloaded"), headers

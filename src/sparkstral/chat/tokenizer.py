@@ -7,6 +7,7 @@ Source: mistral-common's Tekkenizer; the control ids are those of the released v
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any, cast
@@ -82,9 +83,17 @@ class ChatTokenizer:
                     f"Take {TOKENIZER_FILE} from the repository of Mistral Small 4."
                 )
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of plain text: no control token, whatever the text spells."""
-        return self._tekken.encode(text, bos=False, eos=False)
+    def encode(self, text: str, *, with_begin: bool = False) -> list[int]:
+        """The ids of plain text: no control token, whatever the text spells, but <s> `with_begin`."""
+        return self._tekken.encode(text, bos=with_begin, eos=False)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """The text of the text tokens; bytes that are no character become U+FFFD."""
+        return b"".join(map(self.token_bytes, token_ids)).decode("utf-8", "replace")
+
+    def spell(self, token_ids: Iterable[int]) -> str:
+        """The same for people: control tokens are spelled."""
+        return b"".join(map(self.spelled_bytes, token_ids)).decode("utf-8", "replace")
 
     def count(self, text: str) -> int:
         """How many tokens `text` has, without any control token."""

@@ -39,6 +39,19 @@ KvDirSize = Annotated[str | None, typer.Option("--kv-dir-size", help="How large 
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads. Default: all cores.")]
 
 
+ApiKeys = Annotated[
+    list[str] | None,
+    typer.Option("--api-key", help="A key that clients must send; may be repeated. Others on this machine can see it."),
+]
+ApiKeyFile = Annotated[
+    Path | None, typer.Option("--api-key-file", help="A file with such keys, one a line; # begins a comment.")
+]
+CorsOrigins = Annotated[
+    list[str] | None,
+    typer.Option("--cors-origin", help="A site whose pages may use the server, e.g. http://localhost:3000, or *."),
+]
+
+
 class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
@@ -68,6 +81,33 @@ def parse_bytes(text: str, flag: str) -> int:
     if match is None:
         raise ConfigError(f"{flag}: {text!r} is not a size. Write for example 8GiB, 512MiB or a number of bytes.")
     return int(float(match[1]) * (_UNITS | _DECIMAL_UNITS)[(match[2] or "").lower()])
+
+
+def read_api_keys(keys: list[str] | None, file: Path | None) -> tuple[str, ...]:
+    """All keys that were given. Raises ConfigError for a file without one, and for keys that no header can hold."""
+    found = list(keys or ())
+    if file is not None:
+        try:
+            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"--api-key-file: {file} cannot be read: {error}.") from error
+        in_file = [line for line in lines if line and not line.startswith("#")]
+        if not in_file:
+            raise ConfigError(f"--api-key-file: {file} holds no key. Write one a line, or leave the flag out.")
+        found += in_file
+    if not all(re.fullmatch(r"[!-~]+", key) for key in found):
+        raise ConfigError("An API key must be ASCII characters without spaces, since it is sent in a header.")
+    return tuple(found)
+
+
+def check_origins(origins: list[str] | None) -> tuple[str, ...]:
+    """Raises ConfigError for what no browser sends as an Origin."""
+    for origin in origins or ():
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
+            raise ConfigError(
+                f"--cors-origin {origin!r} is no origin. Write scheme, host and port, as in http://localhost:3000."
+            )
+    return tuple(origins or ())
 
 
 def engine_config(

@@ -20,16 +20,19 @@ import uvicorn
 
 from sparkstral import logs
 from sparkstral.api.app import create_app
+from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
 from sparkstral.cli.model_folder import resolve_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
+    DEFAULT_MAX_BODY_BYTES,
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_MAX_SLOWDOWN,
     DEFAULT_PORT,
+    DEFAULT_REQUEST_TIMEOUT_S,
     SERVED_MODEL_NAME,
     ServerConfig,
 )
@@ -61,6 +64,13 @@ def serve(
     drain_s: Annotated[
         float, typer.Option(min=0, help="Seconds that answers under way have to end after SIGTERM or Ctrl-C.")
     ] = DRAIN_S,
+    api_key: options.ApiKeys = None,
+    api_key_file: options.ApiKeyFile = None,
+    cors_origin: options.CorsOrigins = None,
+    request_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds that one answer may take, waiting included.")
+    ] = DEFAULT_REQUEST_TIMEOUT_S,
+    max_body: Annotated[str, typer.Option(help="Largest body of a request.")] = f"{DEFAULT_MAX_BODY_BYTES >> 20}MiB",
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
@@ -79,7 +89,16 @@ def serve(
         kv_dir_size=kv_dir_size,
         threads=threads,
     )
-    server_config = ServerConfig(host=host, port=port, served_model_name=served_model_name)
+    server_config = ServerConfig(
+        host=host,
+        port=port,
+        served_model_name=served_model_name,
+        max_body_bytes=options.parse_bytes(max_body, "--max-body"),
+        request_timeout_s=request_timeout,
+        api_keys=options.read_api_keys(api_key, api_key_file),
+        cors_origins=options.check_origins(cors_origin),
+    )
+    warn_of_open_doors(server_config)
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)
@@ -97,6 +116,22 @@ def serve(
         drain_s,
     )
     asyncio.run(_serve(server, listener, client, server_config, as_json=as_json))
+
+
+def warn_of_open_doors(config: ServerConfig) -> None:
+    """Log what lets strangers use the server."""
+    if not config.api_keys and not is_loopback(config.host):
+        logger.warning(
+            "ANYONE WHO REACHES %s:%d CAN USE THIS SERVER: it listens beyond this machine and asks for no key. "
+            "Give it one with --api-key or --api-key-file, or keep it to this machine with --host 127.0.0.1.",
+            config.host,
+            config.port,
+        )
+    if not config.api_keys and "*" in config.cors_origins:
+        logger.warning(
+            "ANY WEB PAGE THAT SOMEONE OPENS HERE CAN USE THIS SERVER: --cors-origin '*' without a key. "
+            "Name the origins, or give the server a key with --api-key-file."
+        )
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -193,7 +228,8 @@ def _announce(info: EngineInfo, config: ServerConfig, *, as_json: bool) -> None:
     body = json.dumps(
         {"model": config.served_model_name, "messages": [{"role": "user", "content": "Say hello."}]}
     )
-    command = f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(body)}"
+    key = " -H \"Authorization: Bearer $KEY\"" if config.api_keys else ""
+    command = f"curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}"
     print(
         f"\n{config.served_model_name} is ready on {url} ({info.device}, {info.dtype}, "
         f"{info.max_model_len:,} tokens of context). Ctrl-C stops it. Try:\n\n  {command}\n",

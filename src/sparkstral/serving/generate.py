@@ -9,14 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sparkstral.chat.grammar import banned_token_ids, grammar_for
 from sparkstral.chat.output_parser import OutputParser
 from sparkstral.chat.render import RenderedPrompt, render
 from sparkstral.chat.stop_strings import StopStrings
+from sparkstral.chat.text_parser import TextParser, echo
 from sparkstral.chat.tokenizer import ChatTokenizer, Control
 from sparkstral.config import ServerConfig
 from sparkstral.engine.client import EngineClient
@@ -35,8 +36,12 @@ from sparkstral.types import (
     OutputEvent,
     SamplingChoice,
     SamplingParams,
+    TextRequest,
+    TokenOutput,
+    Usage,
 )
 
+DEFAULT_TEMPERATURE_TEXT = 1.0  # OpenAI's: a text is gone on with as the model finds likely
 _ENDS = (Control.EOS.value,)
 
 logger = logging.getLogger(__name__)
@@ -48,9 +53,12 @@ class PreparedRequest:
 
     generation: GenerationRequest
     repairs: tuple[str, ...]
-    prefilled_think: bool
     stop: tuple[str, ...]
-    arrived_s: float  # time.monotonic
+    prefilled_think: bool = False
+    is_text: bool = False  # the answer is text alone; else it has the form of a chat's turn
+    echoes: bool = False  # the prompt's text comes first
+    has_answer: bool = True  # else only the prompt is wanted
+    arrived_s: float = field(default_factory=time.monotonic)
 
 
 class Generator:
@@ -81,42 +89,21 @@ class Generator:
         """
         require_ready(self._client.status())
         # In a thread: a long prompt takes seconds to encode, and other answers stream meanwhile.
-        return await asyncio.to_thread(self._prepare, request, request_id, time.monotonic())
+        arrived_s = time.monotonic()
+        prepared = await asyncio.to_thread(self._prepare, request, request_id)
+        return replace(prepared, arrived_s=arrived_s)
 
-    def _prepare(self, request: ChatRequest, request_id: str, arrived_s: float) -> PreparedRequest:
+    def _prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         rendered = render(request, self._tokenizer)
-        num_prompt_tokens = len(rendered.prompt.token_ids)
-        max_model_len = self._client.info.max_model_len
-        room_tokens = max_model_len - num_prompt_tokens
-        if room_tokens < 1:
-            raise PromptTooLongError(
-                f"The prompt has {num_prompt_tokens:,} tokens; the maximum context length of this server is "
-                f"{max_model_len:,} tokens for prompt and answer together. Shorten the messages, or restart "
-                f"with --max-model-len {num_prompt_tokens + 1024} or more, if model and memory allow it.",
-                "messages",
-                num_prompt_tokens,
-                max_model_len,
-            )
-        choice, config = request.sampling, self._config
+        room_tokens = self._room(len(rendered.prompt.token_ids), "messages")
         is_high = request.reasoning_effort == "high"
-        default_temperature = config.default_temperature_high if is_high else config.default_temperature_none
-        sampling = SamplingParams(
-            max_tokens=room_tokens if choice.max_tokens is None else min(choice.max_tokens, room_tokens),
-            temperature=default_temperature if choice.temperature is None else choice.temperature,
-            stop_token_ids=_ENDS,
-            top_p=1.0 if choice.top_p is None else choice.top_p,
-            top_k=choice.top_k or 0,
-            min_p=choice.min_p or 0.0,
-            seed=choice.seed,
-            banned_token_ids=banned_token_ids(request) + (_ENDS if choice.ignore_eos else ()),
-            min_tokens=choice.min_tokens,
-            logit_bias=choice.logit_bias,
-            presence_penalty=choice.presence_penalty,
-            frequency_penalty=choice.frequency_penalty,
-            repetition_penalty=choice.repetition_penalty,
-            num_logprobs=choice.num_logprobs,
+        config, choice = self._config, request.sampling
+        sampling = self._sampling(
+            choice,
+            room_tokens,
+            config.default_temperature_high if is_high else config.default_temperature_none,
+            banned_token_ids(request),
         )
-        self._check_logit_bias(choice)
         grammar = grammar_for(request, prefilled_think=rendered.prompt.prefilled_think)
         if grammar is not None and (choice.ignore_eos or choice.min_tokens):
             param = "ignore_eos" if choice.ignore_eos else "min_tokens"
@@ -126,25 +113,84 @@ class Generator:
                 param,
             )
         generation = GenerationRequest(request_id, rendered.prompt.token_ids, sampling, grammar)
-        return PreparedRequest(generation, rendered.repairs, rendered.prompt.prefilled_think, choice.stop, arrived_s)
+        return PreparedRequest(
+            generation, rendered.repairs, choice.stop, prefilled_think=rendered.prompt.prefilled_think
+        )
 
-    def _check_logit_bias(self, choice: SamplingChoice) -> None:
-        for token_id, _ in choice.logit_bias:
-            if not 0 <= token_id < self._tokenizer.vocab_size:
+    async def prepare_text(self, request: TextRequest, request_id: str) -> PreparedRequest:
+        """The same for a text to go on with."""
+        require_ready(self._client.status())
+        return await asyncio.to_thread(self._prepare_text, request, request_id)
+
+    def _prepare_text(self, request: TextRequest, request_id: str) -> PreparedRequest:
+        tokenizer, choice = self._tokenizer, request.sampling
+        if isinstance(request.prompt, str):
+            token_ids = tuple(tokenizer.encode(request.prompt, with_begin=request.adds_begin))
+        else:
+            token_ids = request.prompt
+        self._check_token_ids(token_ids, "prompt")
+        sampling = self._sampling(choice, self._room(len(token_ids), "prompt"), DEFAULT_TEMPERATURE_TEXT, ())
+        is_explained = request.echo and choice.num_logprobs is not None
+        if is_explained:
+            sampling = replace(sampling, num_prompt_logprobs=choice.num_logprobs)
+        # What the cache holds is not computed again, so that nothing could be told of it.
+        generation = GenerationRequest(
+            request_id, token_ids, sampling, cache_salt=request_id if is_explained else ""
+        )
+        return PreparedRequest(
+            generation, (), choice.stop, is_text=True, echoes=request.echo, has_answer=choice.max_tokens != 0
+        )
+
+    def _room(self, num_prompt_tokens: int, param: str) -> int:
+        """How many tokens an answer may have. Raises PromptTooLongError."""
+        max_model_len = self._client.info.max_model_len
+        if num_prompt_tokens < max_model_len:
+            return max_model_len - num_prompt_tokens
+        raise PromptTooLongError(
+            f"The prompt has {num_prompt_tokens:,} tokens; the maximum context length of this server is "
+            f"{max_model_len:,} tokens for prompt and answer together. Shorten the {param}, or restart "
+            f"with --max-model-len {num_prompt_tokens + 1024} or more, if model and memory allow it.",
+            param,
+            num_prompt_tokens,
+            max_model_len,
+        )
+
+    def _sampling(
+        self, choice: SamplingChoice, room_tokens: int, default_temperature: float, banned: tuple[int, ...]
+    ) -> SamplingParams:
+        """What was asked for, with the server's defaults in the gaps."""
+        self._check_token_ids([token_id for token_id, _ in choice.logit_bias], "logit_bias")
+        wanted = room_tokens if choice.max_tokens is None else max(1, choice.max_tokens)
+        return SamplingParams(
+            max_tokens=min(wanted, room_tokens),
+            temperature=default_temperature if choice.temperature is None else choice.temperature,
+            stop_token_ids=_ENDS,
+            top_p=1.0 if choice.top_p is None else choice.top_p,
+            top_k=choice.top_k or 0,
+            min_p=choice.min_p or 0.0,
+            seed=choice.seed,
+            banned_token_ids=banned + (_ENDS if choice.ignore_eos else ()),
+            min_tokens=choice.min_tokens,
+            logit_bias=choice.logit_bias,
+            presence_penalty=choice.presence_penalty,
+            frequency_penalty=choice.frequency_penalty,
+            repetition_penalty=choice.repetition_penalty,
+            num_logprobs=choice.num_logprobs,
+        )
+
+    def _check_token_ids(self, token_ids: Sequence[int], param: str) -> None:
+        vocab_size = self._tokenizer.vocab_size
+        for token_id in token_ids:
+            if not 0 <= token_id < vocab_size:
                 raise RequestError(
-                    f"`logit_bias` names token {token_id}; this model's are 0 to {self._tokenizer.vocab_size - 1:,}.",
-                    "logit_bias",
+                    f"`{param}` names token {token_id}; this model's are 0 to {vocab_size - 1:,}.", param
                 )
 
-    async def run_all(
-        self, request: PreparedRequest, number: int = 1
-    ) -> AsyncGenerator[tuple[int, OutputEvent], None]:
-        """`number` answers to one request, side by side, each event with its answer's number; otherwise as `run`. A
-        seed of the client's counts up."""
+    async def run_all(self, requests: Sequence[PreparedRequest]) -> AsyncGenerator[tuple[int, OutputEvent], None]:
+        """The answers to all `requests`, side by side, each event with its answer's number; otherwise as `run`."""
         has_begun = False
-        with self.admission.slot(number):
-            runs = [self._traced(_variant(request, i) if i else request) for i in range(number)]
-            async with aclosing(numbered(runs)) as events:
+        with self.admission.slot(len(requests)):
+            async with aclosing(numbered([self._traced(request) for request in requests])) as events:
                 try:
                     async for event in events:
                         has_begun = True
@@ -181,13 +227,26 @@ class Generator:
                     yield event
 
     async def _answer(self, request: PreparedRequest, trace: Trace) -> AsyncGenerator[OutputEvent, None]:
-        parser = OutputParser(self._tokenizer, prefilled_think=request.prefilled_think)
+        parser: OutputParser | TextParser
+        if request.is_text:
+            parser = TextParser(self._tokenizer)
+        else:
+            parser = OutputParser(self._tokenizer, prefilled_think=request.prefilled_think)
         stop = StopStrings(request.stop)
+        deadline_s = asyncio.get_running_loop().time() + self._config.request_timeout_s
         try:
             async with aclosing(self._client.generate(request.generation)) as outputs:
-                async for output in outputs:
+                while (output := await _next(outputs, deadline_s)) is not None:
                     trace.num_cached_tokens = max(trace.num_cached_tokens, output.num_cached_tokens)
                     trace.tokens(len(output.new_token_ids))
+                    if request.echoes and parser.num_tokens == 0 and output.failure is None:
+                        is_explained = request.generation.sampling.num_prompt_logprobs is not None
+                        logprobs = output.prompt_logprobs if is_explained else None
+                        yield echo(request.generation.prompt_token_ids, logprobs, self._tokenizer)
+                    if not request.has_answer and output.failure is None:
+                        num_prompt_tokens = len(request.generation.prompt_token_ids)
+                        yield Finished("length", Usage(num_prompt_tokens, 0, trace.num_cached_tokens))
+                        return
                     for event in stop.feed(parser.feed(output.new_token_ids, output.logprobs)):
                         yield event
                     if output.failure is not None:
@@ -208,11 +267,31 @@ class Generator:
             yield Failed(
                 Failure("engine_dead", "The engine ended the request before its answer was complete.")
             )
+        except TimeoutError:
+            limit_s = self._config.request_timeout_s
+            yield Failed(
+                Failure(
+                    "timeout",
+                    f"The answer was not complete after {limit_s:g} s, the time that this server gives to one "
+                    "(--request-timeout). Ask for fewer tokens, or with less going on beside it.",
+                )
+            )
         except NotReadyError:  # the engine refused it, so nothing was yielded yet
             raise
         except Exception:
             logger.exception("Defect while generating", extra={"request_id": request.generation.request_id})
             yield Failed(Failure("internal", "The server met a defect of its own; its log has the details."))
+
+
+async def _next(outputs: AsyncGenerator[TokenOutput, None], deadline_s: float) -> TokenOutput | None:
+    """The next output, or None at their end. Raises TimeoutError, and then the request is aborted."""
+    async with asyncio.timeout_at(deadline_s):
+        return await anext(outputs, None)
+
+
+def variants(request: PreparedRequest, number: int) -> list[PreparedRequest]:
+    """`number` times the same request, for as many answers. A seed of the client's counts up."""
+    return [_variant(request, i) if i else request for i in range(number)]
 
 
 def _variant(request: PreparedRequest, index: int) -> PreparedRequest:

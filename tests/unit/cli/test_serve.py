@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from sparkstral.api.app import create_app
-from sparkstral.cli.serve import DrainingServer
+from sparkstral.cli.serve import DrainingServer, warn_of_open_doors
 from sparkstral.config import ServerConfig
 from sparkstral.types import EnginePhase, EngineStatus, Failure, GenerationRequest, TokenOutput
 from tests.support.fake_engine import FakeEngine, written
@@ -75,3 +75,22 @@ def test_a_host_that_is_none_is_named(run: Run, host: str, tmp_path: Path):
     ended = run("serve", str(tmp_path), "--host", host)
     assert ended.code == 2
     assert "--host" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("config", "warning"),
+    [
+        (ServerConfig(), None),
+        (ServerConfig(host="0.0.0.0"), "0.0.0.0:8002"),
+        (ServerConfig(host="0.0.0.0", api_keys=("k",)), None),
+        (ServerConfig(cors_origins=("*",)), "WEB PAGE"),
+        (ServerConfig(cors_origins=("*",), api_keys=("k",)), None),
+    ],
+    ids=repr,
+)
+def test_doors_that_stand_open_are_told_loudly(
+    config: ServerConfig, warning: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_of_open_doors(config)
+    assert [warning in record.message for record in caplog.records if warning] == ([True] if warning else [])
+    assert bool(caplog.records) == (warning is not None)

@@ -49,7 +49,7 @@ def messages_router(door: Door) -> APIRouter:
             events = door.generator.run(prepared)
             return JSONResponse(await until_disconnect(_whole(events, head), request.receive), headers=headers)
         writer = MessageWriter(head)
-        answers = door.generator.run_all(prepared)
+        answers = door.generator.run_all([prepared])
         return await stream(answers, request, lambda event: writer.write(event[1]), headers, door.config)
 
     @router.post("/v1/messages/count_tokens", openapi_extra=openapi.body(CountTokensRequest))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from sparkstral.api.openai_chat.schema import MAX_STOP_STRINGS, MAX_TOP_K, StopString
+from sparkstral.api.openai_sampling import MAX_STOP_STRINGS, MAX_TOP_K, StopString
 from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
 from sparkstral.chat.history import CALL_NAME
 

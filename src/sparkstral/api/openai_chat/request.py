@@ -7,12 +7,14 @@ lists are chat's (history.py); here a message is only translated. Must not know 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 from sparkstral.api.efforts import EFFORTS
 from sparkstral.api.openai_chat.schema import (
     AssistantMessage,
     ChatCompletionRequest,
     ContentPart,
+    FunctionTool,
     MediaPart,
     Message,
     NamedToolChoice,
@@ -22,6 +24,7 @@ from sparkstral.api.openai_chat.schema import (
     ThinkingPart,
     ToolMessage,
 )
+from sparkstral.api.openai_sampling import sampling_choice
 from sparkstral.errors import RequestError
 from sparkstral.types import (
     ChatMessage,
@@ -40,14 +43,19 @@ from sparkstral.types import (
 def to_chat_request(wire: ChatCompletionRequest) -> ChatRequest:
     """Raises RequestError naming the field for what is well formed and yet cannot be meant."""
     return ChatRequest(
-        messages=tuple(_message(message, f"messages[{i}]") for i, message in enumerate(wire.messages)),
-        tools=_tools(wire),
+        messages=to_messages(wire.messages),
+        tools=to_tools(wire.tools),
         tool_choice=_tool_choice(wire),
         parallel_tool_calls=wire.parallel_tool_calls is not False,
         reasoning_effort=EFFORTS[wire.reasoning_effort or "none"],
         response_format=_response_format(wire.response_format),
         sampling=_sampling(wire),
     )
+
+
+def to_messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
+    """Raises RequestError naming the message that cannot be meant."""
+    return tuple(_message(message, f"messages[{i}]") for i, message in enumerate(messages))
 
 
 def _message(message: Message, place: str) -> ChatMessage:
@@ -99,9 +107,10 @@ def _part(part: ContentPart, place: str, is_assistant: bool) -> Part:
             return TextPart(part.text)
 
 
-def _tools(wire: ChatCompletionRequest) -> tuple[Tool, ...]:
+def to_tools(tools: Sequence[FunctionTool] | None) -> tuple[Tool, ...]:
+    """Raises RequestError for a name that comes twice."""
     seen: dict[str, int] = {}
-    for i, tool in enumerate(wire.tools or ()):
+    for i, tool in enumerate(tools or ()):
         first = seen.setdefault(tool.function.name, i)
         if first != i:
             param = f"tools[{i}].function.name"
@@ -113,7 +122,7 @@ def _tools(wire: ChatCompletionRequest) -> tuple[Tool, ...]:
             parameters=tool.function.parameters or {},
             strict=bool(tool.function.strict),
         )
-        for tool in wire.tools or ()
+        for tool in tools or ()
     )
 
 
@@ -148,22 +157,8 @@ def _sampling(wire: ChatCompletionRequest) -> SamplingChoice:
         )
     if wire.top_logprobs is not None and not wire.logprobs:
         raise RequestError("`top_logprobs` needs `logprobs`: true.", "top_logprobs")
-    max_tokens = limits.pop() if limits else None
-    if max_tokens is not None and (wire.min_tokens or 0) > max_tokens:
-        raise RequestError(f"`min_tokens` is {wire.min_tokens:,} and `max_tokens` only {max_tokens:,}.", "min_tokens")
-    return SamplingChoice(
-        max_tokens=max_tokens,
-        temperature=wire.temperature,
-        top_p=wire.top_p,
-        top_k=None if wire.top_k == -1 else wire.top_k,  # -1 is another spelling of "all"
-        min_p=wire.min_p,
-        seed=wire.seed,
-        stop=(wire.stop,) if isinstance(wire.stop, str) else tuple(wire.stop or ()),
-        min_tokens=wire.min_tokens or 0,
-        ignore_eos=bool(wire.ignore_eos),
-        logit_bias=tuple((int(token_id), bias) for token_id, bias in (wire.logit_bias or {}).items()),
-        presence_penalty=wire.presence_penalty or 0.0,
-        frequency_penalty=wire.frequency_penalty or 0.0,
-        repetition_penalty=1.0 if wire.repetition_penalty is None else wire.repetition_penalty,
+    return sampling_choice(
+        wire,
+        max_tokens=limits.pop() if limits else None,
         num_logprobs=(wire.top_logprobs or 0) if wire.logprobs else None,
     )

@@ -58,7 +58,7 @@ def logprobs_to_wire(logprobs: Sequence[TextLogprob]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def _token(token: bytes, logprob: float) -> dict[str, Any]:
+def _token(token: bytes, logprob: float | None) -> dict[str, Any]:
     return {"token": token.decode("utf-8", "replace"), "logprob": logprob, "bytes": list(token)}
 
 

@@ -13,6 +13,7 @@ from sparkstral.api.exchange import Door, stream, told, whole
 from sparkstral.api.openai_chat.request import to_chat_request
 from sparkstral.api.openai_chat.response import ChunkWriter, CompletionHead, completion
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
+from sparkstral.serving.generate import variants
 
 
 def chat_router(door: Door) -> APIRouter:
@@ -36,12 +37,11 @@ def chat_router(door: Door) -> APIRouter:
             **told("x-sparkstral-repairs", prepared.repairs),
         }
         number = wire.n or 1
-        answers = door.generator.run_all(prepared, number)
+        answers = door.generator.run_all(variants(prepared, number))
         if not wire.stream:
             folded = await whole(answers, request, number)
             return JSONResponse(completion(head, folded, with_logprobs=wire.logprobs is True), headers=headers)
-        include_usage = wire.stream_options is not None and wire.stream_options.include_usage is True
-        writer = ChunkWriter(head, include_usage=include_usage, number=number)
+        writer = ChunkWriter(head, include_usage=wire.includes_usage, number=number)
         return await stream(answers, request, writer.write, headers, door.config)
 
     return router

@@ -13,16 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
+from sparkstral.api.openai_sampling import MAX_TOP_LOGPROBS, SamplingFields
+from sparkstral.api.wire import Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
 from sparkstral.chat.history import CALL_NAME
 
 MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
 MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short
 MAX_TOP_K = (1 << 31) - 1  # far above any vocabulary
-MAX_ANSWERS = 32  # as many as run at once by default
-MAX_TOP_LOGPROBS = 20  # as OpenAI has it
-MAX_BIASED_TOKENS = 1024  # as OpenAI has it
-MAX_SEED = (1 << 63) - 1  # 64-bit signed, as OpenAI documents it
 
 
 class TextPart(Wire):
@@ -185,27 +182,7 @@ ResponseFormatField = Annotated[
 ]
 
 
-StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
-Stop = Annotated[
-    Annotated[StopString, Tag("@text")]
-    | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), Tag("@list")],
-    by_json_type("must be a text or a list of texts"),
-]
-
-
-class StreamOptions(Wire):
-    include_usage: bool | None = None
-    include_obfuscation: Annotated[Any, Ignored("chunks are not padded")] = None
-
-
-Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
-LogitBias = Annotated[
-    dict[Annotated[str, Field(pattern=r"^\d{1,7}$")], Annotated[FiniteFloat, Field(ge=-100, le=100)]],
-    Field(max_length=MAX_BIASED_TOKENS),
-]
-
-
-class ChatCompletionRequest(Wire):
+class ChatCompletionRequest(SamplingFields):
     """The body of POST /v1/chat/completions."""
 
     model: str | None = None
@@ -219,26 +196,10 @@ class ChatCompletionRequest(Wire):
         Mapped("`none`, `minimal`, `low` become none, the default; `medium` and up become high"),
     ] = None
 
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=MAX_TOP_K)] | None = None
-    min_p: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
-    seed: Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None = None
-    stop: Stop | None = None
-
-    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    logit_bias: LogitBias | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[FiniteFloat, Field(gt=0, le=2)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] | None = None
-    ignore_eos: bool | None = None
 
     functions: Annotated[Any, Refused("use tools", ([],))] = None
     function_call: Annotated[Any, Refused("use tool_choice", ("none", "auto"))] = None
