@@ -68,6 +68,7 @@ class ServerConfig:
     reader_timeout_s: float = 60.0  # without reading a byte of what waits for it; then a stream's client is given up
     request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S  # from asking to the last token
     api_keys: tuple[str, ...] = ()  # none: whoever reaches the server may use it
+    strict_history: bool = False  # refuse message lists that would have to be repaired
     cors_origins: tuple[str, ...] = ()  # other sites whose pages may use the server, or * for all
     default_temperature_none: float = 0.1  # the model card's examples without reasoning
     default_temperature_high: float = 0.7  # the model card's advice with reasoning

@@ -264,3 +264,11 @@ def test_message_lists(doors: Doors, case: dict[str, Any]) -> None:
         assert list(prompt) == case["expect_ids"]
     if "expect_control_ids" in case:
         assert [i for i in prompt if i < 1000] == case["expect_control_ids"]
+
+
+def test_with_strict_history_a_list_is_refused_instead_of_repaired(doors: Doors) -> None:
+    bodies = [{"messages": HELLO}, {"messages": [*HELLO, *HELLO]}]
+    right, wrong = exchange(doors, *({"json": body} for body in bodies), config=ServerConfig(strict_history=True))
+    assert (right.status_code, wrong.status_code) == (200, 400)
+    assert error_of(wrong)["param"] == "messages"
+    assert "merge_turns" in error_of(wrong)["message"]

@@ -71,6 +71,9 @@ def serve(
         float, typer.Option(min=1, help="Seconds that one answer may take, waiting included.")
     ] = DEFAULT_REQUEST_TIMEOUT_S,
     max_body: Annotated[str, typer.Option(help="Largest body of a request.")] = f"{DEFAULT_MAX_BODY_BYTES >> 20}MiB",
+    strict_history: Annotated[
+        bool, typer.Option("--strict-history", help="Refuse message lists that would have to be repaired.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
@@ -97,6 +100,7 @@ def serve(
         request_timeout_s=request_timeout,
         api_keys=options.read_api_keys(api_key, api_key_file),
         cors_origins=options.check_origins(cors_origin),
+        strict_history=strict_history,
     )
     warn_of_open_doors(server_config)
     tokenizer = ChatTokenizer.load(engine_config.model_path)

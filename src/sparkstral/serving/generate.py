@@ -80,7 +80,17 @@ class Generator:
 
     async def render(self, request: ChatRequest) -> RenderedPrompt:
         """What the model would see. Raises RequestError."""
-        return await asyncio.to_thread(render, request, self._tokenizer)
+        return await asyncio.to_thread(self._render, request)
+
+    def _render(self, request: ChatRequest) -> RenderedPrompt:
+        rendered = render(request, self._tokenizer)
+        if rendered.repairs and self._config.strict_history:
+            raise RequestError(
+                f"The chat format cannot say this message list: it would take {', '.join(rendered.repairs)}, and this "
+                "server repairs nothing (--strict-history). docs/api.md tells what the repairs are.",
+                "messages",
+            )
+        return rendered
 
     async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         """Render and check, in a slot of `admission` that the caller holds since it began to read the request.
@@ -94,7 +104,7 @@ class Generator:
         return replace(prepared, arrived_s=arrived_s)
 
     def _prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
-        rendered = render(request, self._tokenizer)
+        rendered = self._render(request)
         room_tokens = self._room(len(rendered.prompt.token_ids), "messages")
         is_high = request.reasoning_effort == "high"
         config, choice = self._config, request.sampling
