@@ -68,7 +68,8 @@ def changed(body: Any, right: dict[str, Any], rng: random.Random) -> Iterator[An
     known = list(body) if isinstance(body, dict) else []
     for _ in range(NUM_CHANGED):
         number = rng.randint(1, 3)
-        other = {**copy.deepcopy(right), **{key: body[key] for key in rng.sample(known, min(number, len(known)))}}
+        sampled = {key: body[key] for key in rng.sample(known, min(number, len(known)))}
+        other = copy.deepcopy({**right, **sampled})
         places = [(other, key) for key in other]
         for container, key in places:  # grows while it is walked
             value = container[key]
@@ -78,7 +79,7 @@ def changed(body: Any, right: dict[str, Any], rng: random.Random) -> Iterator[An
         if rng.random() < 0.3:
             del container[key]
         elif rng.random() < 0.5:
-            container[key] = rng.choice(JUNK)
+            container[key] = copy.deepcopy(rng.choice(JUNK))
         yield other
 
 
