@@ -23,12 +23,12 @@ import torch
 
 from sparkstral.bench.engine_under_test import EngineUnderTest
 from sparkstral.bench.environment import describe_run, write_report
-from sparkstral.bench.model_work import prefill_flops, step_bytes
 from sparkstral.bench.timing import probe_bandwidth
 from sparkstral.checkpoint.plan import plan_load
 from sparkstral.config import DEFAULT_MAX_NUM_BATCHED_TOKENS, EngineConfig
 from sparkstral.errors import ConfigError, SparkstralError
 from sparkstral.model.config import ModelConfig
+from sparkstral.model.work import prefill_flops, step_bytes
 from sparkstral.types import EnginePhase
 
 FIRST_ORDINARY_ID = 1000  # below are control tokens

@@ -7,7 +7,6 @@ Every part knows only what it is given here.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from sparkstral.checkpoint.forms import Part
+from sparkstral.checkpoint.held import decoded_lines
 from sparkstral.checkpoint.load import load_planned
 from sparkstral.checkpoint.locate import locate_tokenizer
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
@@ -30,7 +29,7 @@ from sparkstral.kernels.select import select_kernels
 from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
-from sparkstral.memory.lines import PlanLine
+from sparkstral.memory.lines import PassMemory, PlanLine
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory, host_memory
 from sparkstral.memory.workspace import Workspace
@@ -194,26 +193,21 @@ def plan_memory(
         dtype_bytes=dtype.itemsize,
         block_size_tokens=config.block_size_tokens,
     )
+    workspace: PassMemory
     if fast is not None:
-        held, of_kernels = fast.held_lines(), fast.workspace
-        asked = PlanRequest(held, of_kernels, layout, config.max_model_len, config.kv_memory_bytes)
-        return draw_plan(asked, available_memory(device))
-    num_parameters = sum(
-        math.prod(buffer.shape) * (2 if buffer.part is Part.PACKED else 1)
-        for buffer in load_plan.buffers
-        if buffer.part in (Part.WEIGHT, Part.PACKED)
-    )
-    weights = (
-        PlanLine("weights", num_parameters * dtype.itemsize, f"{num_parameters:,} parameters in {dtype}"),
-        PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
-    )
-    workspace = Workspace(
-        model=model_config,
-        dtype_bytes=dtype.itemsize,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_seqs=config.max_num_seqs,
-    )
-    request = PlanRequest(weights, workspace, layout, config.max_model_len, config.kv_memory_bytes)
+        held, workspace = fast.held_lines(), fast.workspace
+    else:
+        held = (
+            *decoded_lines(model_config, dtype.itemsize, str(dtype).removeprefix("torch.")),
+            PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
+        )
+        workspace = Workspace(
+            model=model_config,
+            dtype_bytes=dtype.itemsize,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+        )
+    request = PlanRequest(held, workspace, layout, config.max_model_len, config.kv_memory_bytes)
     return draw_plan(request, available_memory(device))
 
 

@@ -7,27 +7,26 @@ were selected, since it imports Triton.
 from __future__ import annotations
 
 import logging
-import math
 import subprocess
 from collections.abc import Callable
 
 import torch
 
-from sparkstral.checkpoint.forms import Form, Part
-from sparkstral.checkpoint.index import DTYPE_BYTES
+from sparkstral.checkpoint.forms import Form
+from sparkstral.checkpoint.held import held_lines
 from sparkstral.checkpoint.plan import LoadPlan
 from sparkstral.config import EngineConfig
 from sparkstral.errors import ConfigError
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.kernels.mla_decode.triton_kernel import MAX_REQUESTS
 from sparkstral.memory.fast_workspace import FastWorkspace, KernelSizes
+from sparkstral.memory.holding import Holding
 from sparkstral.memory.lines import PlanLine
-from sparkstral.model.config import KV_LORA_RANK, QK_NOPE_HEAD_DIM, V_HEAD_DIM
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
 from sparkstral.model.fast_weights import NOT_STACKED
 from sparkstral.model.weights import ModelWeights
 from sparkstral.runner.compile_worker import CompileSetup, start_workers
-from sparkstral.runner.decode_graphs import decode_sizes
+from sparkstral.runner.decode_sizes import decode_sizes
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.warm_up import ReportProgress, warm_up
@@ -62,6 +61,7 @@ class FastParts:
         self._kernels = kernels
         self._device = device
         self._dtype = dtype
+        self._holding = Holding()
         self._compilers: list[subprocess.Popen[bytes]] = []
         self.workspace = FastWorkspace(
             model=load_plan.config,
@@ -73,22 +73,7 @@ class FastParts:
         )
 
     def held_lines(self) -> tuple[PlanLine, ...]:
-        """The weights: experts as stored, everything else in bfloat16."""
-        model = self._load_plan.config
-        converted = sum(
-            math.prod(buffer.shape) * (self._dtype.itemsize - DTYPE_BYTES[buffer.dtype])
-            for buffer in self._load_plan.buffers
-            if buffer.part is Part.WEIGHT
-        )
-        up_projections = model.num_attention_heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
-        return (
-            PlanLine("weights", self._load_plan.weights_bytes + converted, "experts as stored, the rest in bfloat16"),
-            PlanLine(
-                "w_uk, w_uv",
-                model.num_hidden_layers * up_projections * self._dtype.itemsize,
-                "kv_b_proj once more, cut for the absorbed form of attention",
-            ),
-        )
+        return held_lines(self._load_plan.config, self._load_plan.forms, self._holding, "headers")
 
     def limits(self, max_model_len: int) -> FastLimits:
         return FastLimits(
