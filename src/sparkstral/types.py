@@ -85,6 +85,18 @@ class GrammarSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Urgency:
+    """What a client says of its haste. Lower priorities are served earlier, as if they had come earlier; with
+    `timeout_s` the answer has that long to be complete, if the server does not give less."""
+
+    priority: int = 0
+    timeout_s: float | None = None
+
+
+UNHURRIED = Urgency()
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence to generate; crosses the process line."""
 
@@ -93,6 +105,7 @@ class GenerationRequest:
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
     cache_salt: str = ""  # prefixes are shared only between requests of equal salt; images and adapters will give one
+    priority: int = 0  # see Urgency
 
 
 @dataclass(frozen=True, slots=True)
