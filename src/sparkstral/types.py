@@ -202,6 +202,7 @@ class EnginePhase(StrEnum):
     LOADING = "loading"
     WARMING_UP = "warming up"
     READY = "ready"
+    SHORT_OF_MEMORY = "short of memory"  # goes on with what it has, and takes nothing new
     STALLED = "stalled"  # was ready, and has given no sign of life for a while
     RESTARTING = "restarting"  # was ready, has died, and another is about to be started
     DRAINING = "draining"
@@ -218,6 +219,15 @@ class EngineStatus:
     progress: float = 0.0
     detail: str = ""
     is_usage_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPressure:
+    """How the host's memory stands: the stage in a word and as a number (0 calm, 1 shrink, 2 refuse, 3 end)."""
+
+    stage: str
+    level: int
+    available_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

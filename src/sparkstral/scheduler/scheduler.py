@@ -278,6 +278,10 @@ class Scheduler:
         self._pacer.took(num_decoding, num_prompt_tokens, context, seconds)
         self._last_step_s = seconds
 
+    def forget_unused_blocks(self) -> int:
+        """Prefixes that no request holds are not found any more; how many blocks that were."""
+        return self._cache.forget_unused()
+
     def stats(self) -> EngineStats:
         return EngineStats(
             step=self._step,

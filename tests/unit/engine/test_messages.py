@@ -10,6 +10,7 @@ from sparkstral.engine.messages import (
     FromEngine,
     Outputs,
     Ready,
+    ShrinkCaches,
     Shutdown,
     StatusChanged,
     Submit,
@@ -50,6 +51,7 @@ STATS = EngineStats(step=7, num_running=1, num_waiting=2, num_free_blocks=3, num
         Submit(GenerationRequest("r", (1, 2, 131_071), SAMPLING, GrammarSpec('start: "é"'), cache_salt="s")),
         Submit(GenerationRequest("r", (1,), SamplingParams(max_tokens=1, temperature=0, stop_token_ids=()))),
         Abort("r"),
+        ShrinkCaches(),
         Shutdown(),
     ],
 )
