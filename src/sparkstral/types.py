@@ -231,6 +231,26 @@ class MemoryPressure:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """A part of the engine's memory: as it was planned, and as it was found when the engine was ready (None: cannot be
+    told apart)."""
+
+    name: str
+    planned_bytes: int
+    actual_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLedger:
+    """All parts; what the system says that the engine took since the plan, and what of that has no name."""
+
+    lines: tuple[MemoryLine, ...]
+    planned_bytes: int
+    taken_bytes: int
+    residual_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Facts that are fixed once the engine is ready; GET /health shows them, as it does `EngineStats`."""
 
@@ -239,6 +259,7 @@ class EngineInfo:
     num_usable_blocks: int  # of the KV cache, for all requests together
     device: str
     dtype: str
+    memory: MemoryLedger | None = None
 
 
 @dataclass(frozen=True, slots=True)

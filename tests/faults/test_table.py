@@ -185,6 +185,7 @@ def test_when_memory_is_short_caches_are_dropped_and_then_new_requests_refused_w
     assert server.stats()["num_cached_blocks"] > 0
     server.host.available_bytes = 5 * GiB
     health = server.until(lambda health: health["stats"]["num_cached_blocks"] == 0)
+    assert {line["name"] for line in health["info"]["memory"]["lines"]} >= {"attention", "KV pool", "routed experts"}
     assert health["memory"] == {"stage": "shrink", "level": 1, "available_bytes": 5 * GiB}
     assert server.post().status_code == 200
     with ThreadPoolExecutor() as pool:
@@ -205,6 +206,7 @@ def test_when_memory_is_short_caches_are_dropped_and_then_new_requests_refused_w
         assert httpx.get(f"{server.url}/livez").status_code == 200
         metrics = httpx.get(f"{server.url}/metrics").text
         assert "sparkstral_memory_pressure 2.0" in metrics
+        assert 'sparkstral_memory_bytes{kind="actual",part="KV pool"}' in metrics
         assert "sparkstral_host_memory_available_bytes 3.221225472e+09" in metrics
         assert running.result().status_code == 200
     server.host.available_bytes = int(4.5 * GiB)  # above the threshold, within its margin

@@ -29,6 +29,7 @@ from sparkstral.kernels.select import select_kernels
 from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
+from sparkstral.memory.ledger import draw_ledger, show_ledger
 from sparkstral.memory.lines import PassMemory, PlanLine
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory, host_memory
@@ -36,6 +37,7 @@ from sparkstral.memory.workspace import Workspace
 from sparkstral.model.config import LATENT_WIDTH
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.runner.block_copy import BlockCopier
+from sparkstral.runner.held import held_bytes, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
@@ -84,6 +86,7 @@ def build_engine(
         fast = FastParts(config, load_plan, kernels, device, dtype)
     memory_plan = plan_memory(config, load_plan, device, dtype, fast).require()
     logger.info("memory plan:\n%s", memory_plan.table())
+    before = taken_now(device)
     vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
     grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
 
@@ -125,6 +128,7 @@ def build_engine(
             del weights  # the model has taken them over
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
             runner, latent_pool = fast_runner, fast_runner.latent_pool
+            measured = fast.measure(fast_runner)
         else:
             model = Mistral4(model_config, weights, device, dtype)
             del weights  # the model has its own form of them
@@ -132,13 +136,17 @@ def build_engine(
                 model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
             )
             runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+            measured = held_bytes({"model": model, "latent_pool": latent_pool})
         on_failure.pop_all()
+    ledger = draw_ledger(memory_plan.lines, measured, taken_now(device).used_bytes - before.used_bytes)
+    logger.info("memory taken:\n%s", show_ledger(ledger))
     info = EngineInfo(
         max_model_len=memory_plan.max_model_len,
         block_size_tokens=config.block_size_tokens,
         num_usable_blocks=cache.pool.num_usable,
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
+        memory=ledger,
     )
     persistence = None
     if config.kv_dir is not None:

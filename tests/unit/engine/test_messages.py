@@ -28,6 +28,8 @@ from sparkstral.types import (
     FinishReason,
     GenerationRequest,
     GrammarSpec,
+    MemoryLedger,
+    MemoryLine,
     SamplingParams,
     TokenOutput,
 )
@@ -64,6 +66,7 @@ def test_messages_to_the_engine_round_trip(message: ToEngine):
     [
         StatusChanged(EngineStatus(EnginePhase.LOADING, 0.5, "reading")),
         Ready(EngineInfo(16_384, 64, 100, "cpu", "float32")),
+        Ready(EngineInfo(9, 4, 2, "cpu", "float32", MemoryLedger((MemoryLine("KV pool", 5, None),), 5, 7, -1))),
         Outputs((), STATS),
         Outputs(
             (
