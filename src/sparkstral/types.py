@@ -147,13 +147,18 @@ class ScheduledRequest:
     """One request's part of a step: `token_ids` (num_scheduled_tokens of them) at positions from
     `num_computed_tokens` on. `samples` says that the last of them is the request's last known token, so that a
     next token is to be sampled; otherwise the step only fills the cache (a chunk of a prompt). The token of a step that
-    was planned ahead is UNSEEN."""
+    was planned ahead is UNSEEN.
+
+    The last `num_drafts` of the tokens are guesses, behind the last known token: each stands only if it is what is
+    sampled behind those before it."""
 
     request_id: str
     token_ids: tuple[int, ...]
     num_computed_tokens: int
     block_ids: tuple[int, ...]  # all blocks of the request, in order
     samples: bool
+    num_drafts: int = 0
+    num_wanted_drafts: int = 0  # guesses that the runner is to make of what follows what it samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +169,7 @@ class NewRequest:
     sampling: SamplingParams
     grammar: GrammarSpec | None
     output_token_ids: tuple[int, ...]  # tokens sampled before a preemption: state of seed and grammar
-    prompt_token_ids: tuple[int, ...] = ()  # where sampling or log probabilities look at them, else nothing
+    prompt_token_ids: tuple[int, ...] = ()  # where sampling, log probabilities or drafts look at them, else nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +188,16 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True)
 class ModelRunnerOutput:
-    """What a step gave: for each request with `samples` its sampled ids, or a failure for that request alone."""
+    """What a step gave: for each request with `samples` its sampled ids, or a failure for that request alone. All
+    sampled ids but the last are drafts that stand."""
 
     sampled: Mapping[str, tuple[int, ...]]
     failures: Mapping[str, Failure] = field(default_factory=dict)
     logprobs: Mapping[str, tuple[TokenLogprob, ...]] = field(default_factory=dict)  # of the sampled ids
     # Of the prompt's tokens that follow those of the step, for requests that want them.
     prompt_logprobs: Mapping[str, tuple[TokenLogprob, ...]] = field(default_factory=dict)
+    drafts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # guesses of what follows the sampled ids
+    proposing_s: float = 0.0  # what making them took
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -276,6 +284,10 @@ class EngineStats:
     num_generated_tokens: int = 0
     num_preemptions: int = 0
     num_sick_requests: int = 0  # ended because their numbers were not finite
+    num_draft_steps: int = 0  # in which drafts were verified
+    num_drafts: int = 0  # a request's drafts in one step, together
+    num_draft_tokens: int = 0  # verified
+    num_accepted_tokens: int = 0  # of these, those that stood
     last_step_s: float = 0.0  # how long the device took for `step`
 
 

@@ -80,6 +80,7 @@ class EngineCore:
         self._overlapping = runner if isinstance(runner, OverlappingRunner) else None
         self._submitted: _Submitted | None = None  # the step in flight, of an overlapping runner
         self._device_free_s = 0.0  # when it ended the last step that was collected
+        self._work_came_s = 0.0  # when there was work again after there was none
         self._outputs: list[TokenOutput] = []
         self._waiting_for_grammar: dict[str, tuple[GenerationRequest, Compilation]] = {}
         # Holding a grammar keeps it from being forgotten while its request may still be preempted and resumed.
@@ -105,7 +106,10 @@ class EngineCore:
                 wait_s = 0.0
             else:
                 wait_s = HEARTBEAT_S if next_poll_s is None else min(HEARTBEAT_S, next_poll_s)
-            for message in self._inbox.take(wait_s):
+            messages = self._inbox.take(wait_s)
+            if wait_s:
+                self._work_came_s = time.perf_counter()
+            for message in messages:
                 match message:
                     case Submit(request):
                         self._submit(request)
@@ -185,8 +189,7 @@ class EngineCore:
         step = self._scheduler.schedule()
         begin_s = time.perf_counter()
         result = self._guarded(step, lambda: self._runner.execute(step))
-        self._scheduler.took(step, time.perf_counter() - begin_s)
-        self._outputs.extend(self._scheduler.update(step, result or _failed(step)))
+        self._take_in(step, begin_s, result)
 
     def _overlapped_step(self, runner: OverlappingRunner) -> None:
         """Launch the step after the one in flight, then take in the latter's tokens."""
@@ -195,9 +198,13 @@ class EngineCore:
         self._submitted = None if ahead is None else self._submit_step(runner, ahead)
         step, pending = current.step, current.pending
         result = None if pending is None else self._guarded(step, lambda: runner.collect(pending))
+        self._take_in(step, current.begin_s, result)
+
+    def _take_in(self, step: SchedulerOutput, begin_s: float, result: ModelRunnerOutput | None) -> None:
+        """`step` is over, with this result, or none: it failed."""
         now_s = time.perf_counter()
-        self._scheduler.took(step, now_s - max(current.begin_s, self._device_free_s))
-        self._device_free_s = now_s
+        free_s, self._device_free_s = self._device_free_s, now_s
+        self._scheduler.took(step, now_s - max(begin_s, free_s), now_s - max(self._work_came_s, free_s))
         self._outputs.extend(self._scheduler.update(step, result or _failed(step)))
 
     def _submit_step(self, runner: OverlappingRunner, step: SchedulerOutput) -> _Submitted:
