@@ -97,6 +97,33 @@ UNHURRIED = Urgency()
 
 
 @dataclass(frozen=True, slots=True)
+class ImageInput:
+    """An image of a prompt: its tokens' place, and the pixels of which the vision encoder makes their embeddings.
+
+    From `offset` on the prompt has `num_rows` times `num_columns` image tokens and one that ends the row. `pixels` is
+    float32, little-endian, [3, 28 * num_rows, 28 * num_columns], normalised; `digest` is of them and of their shape.
+    """
+
+    offset: int
+    num_rows: int
+    num_columns: int
+    digest: bytes
+    pixels: bytes = field(repr=False)
+
+    @property
+    def num_embeddings(self) -> int:
+        return self.num_rows * self.num_columns
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_rows * (self.num_columns + 1)
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence to generate; crosses the process line."""
 
@@ -309,7 +336,17 @@ class ThinkPart:
     closed: bool = True
 
 
-Part = TextPart | ThinkPart
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image in a user's turn, or in a tool's result: the bytes of a file, or a `url` that they are to be fetched
+    from. `place` is the client's name for the field, for what is to be said about it."""
+
+    place: str
+    data: bytes = field(default=b"", repr=False)
+    url: str = ""
+
+
+Part = TextPart | ThinkPart | ImagePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,6 +435,7 @@ class Prompt:
 
     token_ids: tuple[int, ...]
     prefilled_think: bool = False
+    images: tuple[ImageInput, ...] = ()  # in the order of their tokens
 
 
 # --------------------------------------------------------------------------------------------------------------
