@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
 from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.engine.messages import Submit, encode
 from sparkstral.errors import NotReadyError
 from sparkstral.types import (
     EngineInfo,
@@ -96,6 +97,7 @@ class FakeEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         if self.now.phase is not EnginePhase.READY:
             raise NotReadyError(f"The engine is {self.now.phase}.")
+        encode(Submit(request))  # what could not cross to an engine process is no request
         self.requests.append(request)
         token_ids = list(self.script(request))[: request.sampling.max_tokens]
         is_over = False

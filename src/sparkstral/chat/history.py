@@ -1,7 +1,7 @@
 """The message lists that agents really send, made into lists that the chat format can say.
 
 Owns the repairs. Each is a function from list to list that is named in the answer when it changed something;
-none loses a text. What no repair can mend is refused with the index of the client's message. Must not know
+none loses a text. What no repair can mend is refused with the place of the client's message. Must not know
 tokens or a protocol's wire form. Source of what the format can say: mistral-common's v15 validator.
 """
 
@@ -31,8 +31,11 @@ class RepairedHistory:
     repairs: tuple[str, ...]
 
 
-def repair_history(messages: Sequence[ChatMessage]) -> RepairedHistory:
-    """Repairs the list. Raises RequestError, naming `messages[i]…`, for what cannot be mended."""
+def repair_history(messages: Sequence[ChatMessage], place: str = "messages") -> RepairedHistory:
+    """Repairs the list. Raises RequestError, naming the client's place, for what cannot be mended; `place` is that of
+    the list."""
+    if not messages:
+        raise RequestError(f"{place} is empty; send at least one message.", place)
     _refuse_unmendable(messages)
     steps: list[tuple[str, Callable[[list[ChatMessage]], list[ChatMessage]]]] = [
         ("drop_empty_turns", drop_empty_turns),
@@ -59,28 +62,24 @@ def repair_history(messages: Sequence[ChatMessage]) -> RepairedHistory:
 
 
 def _refuse_unmendable(messages: Sequence[ChatMessage]) -> None:
-    if not messages:
-        raise RequestError("messages is empty; send at least one message.", "messages")
-    for i, message in enumerate(messages):
+    for message in messages:
         if message.role != "assistant" and message.tool_calls:
-            param = f"messages[{i}].tool_calls"
-            raise RequestError(f"{param}: only an assistant message can hold tool calls.", param)
+            raise RequestError(f"{message.place}: only an assistant message can hold tool calls.", message.place)
         if message.role != "assistant" and any(isinstance(part, ThinkPart) for part in message.parts):
-            param = f"messages[{i}].content"
-            raise RequestError(f"{param}: only an assistant message can hold reasoning.", param)
+            raise RequestError(f"{message.place}: only an assistant message can hold reasoning.", message.place)
         if message.role not in ("user", "tool"):
             for part in message.parts:
                 if isinstance(part, ImagePart):
                     sentence = f"`{part.place}` is an image; only a user's message or a tool's result can hold one."
                     raise RequestError(sentence, part.place)
-        for j, call in enumerate(message.tool_calls):
-            param = f"messages[{i}].tool_calls[{j}].function"
+        for call in message.tool_calls:
             if not call.name:
-                raise RequestError(f"{param}.name is empty; name the tool that was called.", f"{param}.name")
+                param = f"{call.place}.name"
+                raise RequestError(f"{param} is empty; name the tool that was called.", param)
             try:
                 json.loads(call.arguments or "{}")
             except RecursionError:
-                param += ".arguments"
+                param = f"{call.place}.arguments"
                 raise RequestError(f"{param} is nested too deeply to be read.", param) from None
             except ValueError:
                 pass  # rendered as the text that it is

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -53,7 +53,7 @@ def events_of(engine: FakeEngine, tokenizer: ChatTokenizer, request: ChatRequest
     async def collect() -> list[OutputEvent]:
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(256), Heard())
         prepared = await generator.prepare(request, "one")
-        return [event async for event in generator.run(prepared)]
+        return [event async for _, event in generator.run_all([prepared])]
 
     return asyncio.run(collect())
 
@@ -65,6 +65,7 @@ class Heard:
         self.times: list[float] = []
         self.num_tokens = 0
         self.outcomes: list[str] = []
+        self.repairs: list[str] = []
 
     def first_token(self, ttft_s: float) -> None:
         self.times.append(ttft_s)
@@ -73,6 +74,9 @@ class Heard:
     def more_tokens(self, num_tokens: int, itl_s: float) -> None:
         self.times.append(itl_s)
         self.num_tokens += num_tokens
+
+    def repaired(self, repairs: Sequence[str]) -> None:
+        self.repairs += repairs
 
     def ended(self, outcome: str, e2e_s: float) -> None:
         self.times.append(e2e_s)
@@ -149,14 +153,14 @@ def test_leaving_early_aborts_and_gives_the_slot_back(tokenizer: ChatTokenizer) 
     async def leave() -> None:
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), Heard())
         prepared = await generator.prepare(ask(), "one")
-        async with aclosing(generator.run(prepared)) as events:
+        async with aclosing(generator.run_all([prepared])) as events:
             await anext(events)
             with pytest.raises(OverloadedError), generator.admission.slot():
                 pass
             with pytest.raises(OverloadedError):
-                await anext(generator.run(prepared))
+                await anext(generator.run_all([prepared]))
         assert engine.has_aborted.is_set()
-        assert [event async for event in generator.run(prepared)]
+        assert [event async for _, event in generator.run_all([prepared])]
 
     asyncio.run(leave())
 
@@ -167,7 +171,7 @@ def test_a_cancelled_reader_aborts(tokenizer: ChatTokenizer) -> None:
 
     async def cancel() -> None:
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(256), Heard())
-        events = generator.run(await generator.prepare(ask(), "one"))
+        events = generator.run_all([await generator.prepare(ask(), "one")])
         await anext(events)
         reading: asyncio.Future[Any] = asyncio.ensure_future(anext(events))
         while not engine.is_hanging.is_set():
@@ -194,7 +198,7 @@ def test_what_cannot_begin_raises_and_has_no_events(tokenizer: ChatTokenizer) ->
         prepared = await generator.prepare(ask(), "one")
         engine.now = EngineStatus(EnginePhase.DEAD)
         with pytest.raises(NotReadyError):
-            await anext(generator.run(prepared))
+            await anext(generator.run_all([prepared]))
 
     asyncio.run(dies_between())
 
@@ -206,7 +210,7 @@ def test_a_clients_own_deadline_ends_its_answer_in_words_and_aborts_it(tokenizer
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), Heard())
         prepared = await generator.prepare(ask(), "one", Urgency(-3, timeout_s=0.01))
         assert prepared.generation.priority == -3
-        return [event async for event in generator.run(prepared)]
+        return [event async for _, event in generator.run_all([prepared])]
 
     (event,) = asyncio.run(main())
     assert isinstance(event, Failed)
@@ -227,7 +231,7 @@ def test_every_request_is_observed_and_logged_once_at_its_end(
 
     async def main() -> None:
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), heard)
-        async with aclosing(generator.run(await generator.prepare(ask(), "one"))) as events:
+        async with aclosing(generator.run_all([await generator.prepare(ask(), "one")])) as events:
             async for _ in events:
                 if leave:
                     return
