@@ -37,6 +37,7 @@ class EngineConfig:
     seed: int = 0  # the base from which requests without a seed draw theirs
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
+    port: int | None = None  # of the server in front of it, told to who finds the device taken
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:

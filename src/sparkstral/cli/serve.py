@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -104,6 +104,7 @@ def serve(
         strict_history=strict_history,
     )
     warn_of_open_doors(server_config)
+    engine_config = replace(engine_config, port=port)
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)

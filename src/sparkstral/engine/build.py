@@ -7,6 +7,7 @@ Every part knows only what it is given here.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -24,11 +25,13 @@ from sparkstral.engine.core import EngineCore, Runner
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
 from sparkstral.engine.messages import FromEngine
-from sparkstral.errors import ConfigError, SparkstralError
+from sparkstral.errors import ConfigError, MemoryPlanError, SparkstralError
 from sparkstral.kernels.select import select_kernels
 from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
+from sparkstral.memory.holders import advice, gpu_holders, host_holders
+from sparkstral.memory.host import GROWTH
 from sparkstral.memory.ledger import draw_ledger, show_ledger
 from sparkstral.memory.lines import PassMemory, PlanLine
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
@@ -84,7 +87,8 @@ def build_engine(
         from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
 
         fast = FastParts(config, load_plan, kernels, device, dtype)
-    memory_plan = plan_memory(config, load_plan, device, dtype, fast).require()
+    memory_plan = plan_memory(config, load_plan, device, dtype, fast)
+    require(memory_plan, config, device)
     logger.info("memory plan:\n%s", memory_plan.table())
     before = taken_now(device)
     vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
@@ -182,6 +186,15 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def exclusive_device(config: EngineConfig) -> str | None:
+    """The name of the device that the engine takes for itself; None for the CPU, which several may share. Raises
+    ConfigError for a GPU that is not there."""
+    device = choose_device(config.device)
+    if device.type == "cpu":
+        return None
+    return f"{describe_device(device)} {getattr(torch.cuda.get_device_properties(device), 'uuid', device.index)}"
+
+
 def describe_device(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device)
 
@@ -203,7 +216,8 @@ def plan_memory(
     )
     workspace: PassMemory
     if fast is not None:
-        held, workspace = fast.held_lines(), fast.workspace
+        shares_memory = device.type == "cuda" and torch.cuda.get_device_properties(device).is_integrated
+        held, workspace = (*fast.held_lines(), *((GROWTH,) if shares_memory else ())), fast.workspace
     else:
         held = (
             *decoded_lines(model_config, dtype.itemsize, str(dtype).removeprefix("torch.")),
@@ -217,6 +231,24 @@ def plan_memory(
         )
     request = PlanRequest(held, workspace, layout, config.max_model_len, config.kv_memory_bytes)
     return draw_plan(request, available_memory(device))
+
+
+def require(plan: MemoryPlan, config: EngineConfig, device: torch.device) -> None:
+    """Raises MemoryPlanError for a plan that does not fit, with who else holds memory; whoever holds much of the GPU is
+    named in the log in any case."""
+    holders = (*(gpu_holders() if device.type != "cpu" else ()), *(() if plan.fits else host_holders()))
+    others = advice(holders, own_process_ids=(os.getpid(), os.getppid()))
+    if plan.fits:
+        if others:
+            logger.warning("%s", others.replace("must be stopped first", "is there"))
+        return
+    hint = ""
+    if device.type == "cpu" and config.device == "auto":
+        hint = (
+            " PyTorch sees no GPU, so this is the CPU's plan, with every weight decoded to float32: check that "
+            "nvidia-smi lists the GPU and that PyTorch is built for CUDA."
+        )
+    raise MemoryPlanError(f"{plan.verdict} {others}".rstrip() + hint)
 
 
 def available_memory(device: torch.device) -> AvailableMemory:
