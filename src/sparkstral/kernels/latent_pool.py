@@ -43,7 +43,7 @@ def planes(pool: Tensor) -> Fp8Planes:
     """pool [B, S, W + 2P + 2] uint8, contiguous."""
     num_blocks, size, slot_bytes = pool.shape
     width = slot_bytes - 2 * ROPE - 2
-    codes, k_rope, scale = pool.view(num_blocks, -1).split((size * width, size * 2 * ROPE, size * 2), dim=1)
+    codes, k_rope, scale = pool.view(num_blocks, -1).split_with_sizes((size * width, size * 2 * ROPE, size * 2), dim=1)
     return Fp8Planes(
         codes.view(torch.float8_e4m3fn).unflatten(1, (size, width)),
         k_rope.view(torch.bfloat16).unflatten(1, (size, ROPE)),

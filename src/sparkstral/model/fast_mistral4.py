@@ -33,7 +33,7 @@ from sparkstral.model.config import (
     ModelConfig,
 )
 from sparkstral.model.fast_batch import FastBatch
-from sparkstral.model.fast_weights import FastLayerWeights, Matrix, as_held
+from sparkstral.model.fast_weights import FastLayerWeights, Matrix, as_held, memory_of
 from sparkstral.model.linear import to_dense
 from sparkstral.model.rope import RotaryEmbedding
 from sparkstral.model.weights import ModelWeights
@@ -173,7 +173,7 @@ class FastMistral4:
         for group, scale in zip(batch.absorbed, terms.absorbed_scales, strict=True):
             latents = mla_decode.absorb(
                 q if is_whole else q[:, group.rows], terms.rotation[group.rows], scale, layer.w_uk,
-                config=kernels.decode, pdl=kernels.pdl, next_weight=_bytes_of(layer.o_proj),
+                config=kernels.decode, pdl=kernels.pdl, next_weight=memory_of(layer.o_proj),
             )  # fmt: skip
             mla_decode.mla_decode(
                 latents, pool, group.block_tables, group.cu_seqlens_q, group.seq_lens, SOFTMAX_SCALE, layer.w_uv,
@@ -243,8 +243,3 @@ class FastMistral4:
             part = Fp8Rows(weight.codes[rows], weight.scale[rows])
             out[:, rows] = F.linear(x, fp8_linear.dequantize(part, decoded[: len(part.scale)]))
         return out
-
-
-def _bytes_of(weight: Matrix) -> Tensor:
-    """Its memory, which a kernel only brings nearer, in a dtype of which there is a variant."""
-    return weight if isinstance(weight, Tensor) else weight.codes.view(torch.bfloat16)

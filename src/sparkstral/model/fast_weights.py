@@ -79,5 +79,10 @@ def as_held(weight: Tensor, precision: Precision) -> Matrix:
     return weight if precision == "bf16" else to_fp8(weight)
 
 
+def memory_of(weight: Matrix) -> Tensor:
+    """What is read of it first, as bytes to bring nearer; bfloat16, so that kernels have one variant for it."""
+    return weight if isinstance(weight, Tensor) else weight.codes.view(torch.bfloat16)
+
+
 def _take(weight: Nvfp4Weight) -> PackedWeight:
     return PackedWeight(reorder_(weight.packed), weight.scale, 1 / weight.global_scale)

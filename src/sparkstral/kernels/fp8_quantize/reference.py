@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_LARGEST = 448.0
 # Bits of a float32: adding this to those of the row's largest value carries into the exponent if its significand is
 # above 1.75, that of 448 = 1.75 x 2^8.
 _ABOVE_LARGEST = 0x1FFFFF
@@ -25,11 +24,11 @@ class Fp8Rows:
 def quantize(x: Tensor) -> Fp8Rows:
     """x [..., K] -> its codes and the scale of each row."""
     x = x.float()
-    exponent = ((x.abs().amax(-1).view(torch.int32) + _ABOVE_LARGEST) >> 23) - 8
+    largest = x.abs().amax(-1)
+    exponent = ((largest.view(torch.int32) + _ABOVE_LARGEST) >> 23) - 8
     scale = (exponent.clamp(min=_LEAST_EXPONENT) << 23).view(torch.float32)
-    # Only infinity is cut off: PyTorch would make NaN of it, as good a sign; in one row they would be two.
-    codes = (x / scale.unsqueeze(-1)).clamp(-_LARGEST, _LARGEST).to(torch.float8_e4m3fn)
-    return Fp8Rows(codes, scale)
+    scale = scale.masked_fill(~largest.isfinite(), torch.nan)
+    return Fp8Rows((x / scale.unsqueeze(-1)).to(torch.float8_e4m3fn), scale)
 
 
 def dequantize(rows: Fp8Rows, dtype: torch.dtype) -> Tensor:

@@ -51,7 +51,7 @@ class DecodeConfig:
     combine_splits: int  # that a program of _combine reads at once
     value_rows: int  # of w_uv that a program of _combine multiplies
     num_warps: int  # of absorb and _combine
-    fp8_tiles: tuple[RowTile, RowTile] | None = None  # `single` and `several` of a cache in FP8; None: the same
+    fp8_tiles: tuple[RowTile, RowTile]  # `single` and `several` of a cache in FP8
     prefetch_bytes: int = 0  # of the next weight that absorb brings to L2, at most
 
 
@@ -72,7 +72,7 @@ CONFIGS = {
         combine_splits=32,
         value_rows=128,
         num_warps=8,
-        fp8_tiles=(RowTile(rows=32, tokens=64, num_warps=8, num_stages=5), RowTile(64, 32, 8, 5)),
+        fp8_tiles=(RowTile(rows=32, tokens=64, num_warps=8, num_stages=5), RowTile(64, 32, 8, 3)),
         prefetch_bytes=16 << 20,
     ),
     # 48 SMs, 99 KiB: tiles of 32 latents (20 KiB) fit three times beside 64 rows of queries. 64 splits at most:
@@ -87,6 +87,7 @@ CONFIGS = {
         combine_splits=16,
         value_rows=64,
         num_warps=8,
+        fp8_tiles=(RowTile(rows=32, tokens=32, num_warps=4, num_stages=5), RowTile(64, 32, 8, 3)),
     ),
 }
 
@@ -388,7 +389,7 @@ def mla_decode(
 
 def _tiles_of(config: DecodeConfig, fp8: bool) -> tuple[RowTile, RowTile]:
     """`single` and `several`."""
-    return config.fp8_tiles if fp8 and config.fp8_tiles is not None else (config.single, config.several)
+    return config.fp8_tiles if fp8 else (config.single, config.several)
 
 
 def _tokens_a_program(num_tokens: int) -> int:
