@@ -89,7 +89,9 @@ def expanded(pool: Tensor, tables: Tensor, max_keys: int = 200) -> Tensor:
 
 
 FORMS = pytest.mark.parametrize(
-    ("kernel", "reference"), [(absorbed, absorbed_reference), (expanded, expanded_reference)], ids=["absorbed", "expanded"]
+    ("kernel", "reference"),
+    [(absorbed, absorbed_reference), (expanded, expanded_reference)],
+    ids=["absorbed", "expanded"],
 )
 
 

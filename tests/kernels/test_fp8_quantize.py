@@ -1,4 +1,4 @@
-"""E4M3 with a power of two for each row: against a table of all codes, and the device's arithmetic against PyTorch's."""
+"""E4M3 with a power of two for each row: against a table of all codes; the device against PyTorch."""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
 """What a step of the model must move and compute, from its constants alone: floors, and shares of bandwidth.
 
-Source: docs/model.md, budgets. Weights as stored: experts NVFP4, the rest bfloat16; routing taken as uniform.
+Source: docs/model.md, budgets. Experts are NVFP4, the rest bfloat16 or as `Held` says; routing taken as uniform.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.model.config import (
     KV_LORA_RANK,
     LATENT_WIDTH,
@@ -14,21 +17,48 @@ from sparkstral.model.config import (
     V_HEAD_DIM,
     ModelConfig,
 )
+from sparkstral.types import Precision
 
 NVFP4_BYTES = 0.5625  # a code and a sixteenth of a scale
 BF16_BYTES = 2
+_BYTES = {"bf16": 2, "fp8": 1}
 
 
-def attention_parameters(config: ModelConfig) -> int:
-    """Of one layer."""
+@dataclass(frozen=True, slots=True)
+class Held:
+    """How an engine holds what it could hold in either."""
+
+    dense: Precision = "bf16"  # attention's projections but kv_b_proj, and the head
+    kv: Precision = "bf16"
+
+    @property
+    def latent_bytes(self) -> int:
+        """Of a token in a layer."""
+        return KvLayout.of(self.kv, 1, BF16_BYTES, 1).bytes_per_token
+
+
+AS_STORED = Held()
+
+
+def projection_parameters(config: ModelConfig) -> int:
+    """Of one layer's attention, without those that go between latents and heads."""
     hidden, heads, query = config.hidden_size, config.num_attention_heads, config.q_lora_rank
     return (
         query * hidden
         + heads * (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM) * query
         + LATENT_WIDTH * hidden
-        + heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
         + hidden * heads * V_HEAD_DIM
     )
+
+
+def absorbed_parameters(config: ModelConfig) -> int:
+    """kv_b_proj of one layer: w_uk and w_uv."""
+    return config.num_attention_heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
+
+
+def attention_parameters(config: ModelConfig) -> int:
+    """Of one layer."""
+    return projection_parameters(config) + absorbed_parameters(config)
 
 
 def expert_parameters(config: ModelConfig) -> int:
@@ -41,14 +71,16 @@ def distinct_experts(config: ModelConfig, num_tokens: int) -> float:
     return float(experts * (1 - (1 - NUM_EXPERTS_PER_TOK / experts) ** num_tokens))
 
 
-def step_bytes(config: ModelConfig, num_tokens: int, context_tokens: int) -> float:
+def step_bytes(config: ModelConfig, num_tokens: int, context_tokens: int, held: Held = AS_STORED) -> float:
     """Read by one decode step of `num_tokens` requests with `context_tokens` in the cache in all."""
+    dense = _BYTES[held.dense]  # the scales of rows are a thousandth
     layer = (
-        BF16_BYTES * (attention_parameters(config) + config.n_routed_experts * config.hidden_size)
+        dense * projection_parameters(config)
+        + BF16_BYTES * (absorbed_parameters(config) + config.n_routed_experts * config.hidden_size)
         + NVFP4_BYTES * expert_parameters(config) * (1 + distinct_experts(config, num_tokens))
-        + BF16_BYTES * LATENT_WIDTH * context_tokens
+        + held.latent_bytes * context_tokens
     )
-    return config.num_hidden_layers * layer + BF16_BYTES * config.vocab_size * config.hidden_size
+    return config.num_hidden_layers * layer + dense * config.vocab_size * config.hidden_size
 
 
 def prefill_flops(config: ModelConfig, num_tokens: int) -> float:

@@ -33,6 +33,8 @@ def demo(
     misses: Annotated[int, typer.Option(min=0, help="How many wrong answers to show.")] = 10,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask held-out questions of every skill and compare with the bars. Exit code 1 when a bar is missed."""
@@ -67,7 +69,8 @@ def demo(
     if url is not None:
         result = run(url)
     else:
-        with local_server(options.engine_config(resolve_model(model), device=device, kernels=kernels)) as server_url:
+        config = options.engine_config(resolve_model(model), device=device, kernels=kernels, dense=dense, kv=kv)
+        with local_server(config) as server_url:
             result = run(server_url)
     if as_json:
         document = dataclasses.asdict(result)

@@ -45,8 +45,8 @@ def planes(pool: Tensor) -> Fp8Planes:
     width = slot_bytes - 2 * ROPE - 2
     codes, k_rope, scale = pool.view(num_blocks, -1).split_with_sizes((size * width, size * 2 * ROPE, size * 2), dim=1)
     return Fp8Planes(
-        codes.view(torch.float8_e4m3fn).unflatten(1, (size, width)),
-        k_rope.view(torch.bfloat16).unflatten(1, (size, ROPE)),
+        torch.unflatten(codes.view(torch.float8_e4m3fn), 1, (size, width)),
+        torch.unflatten(k_rope.view(torch.bfloat16), 1, (size, ROPE)),
         scale.view(torch.bfloat16),
     )
 

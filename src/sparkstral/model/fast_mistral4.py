@@ -128,7 +128,7 @@ class FastMistral4:
     @torch.inference_mode()
     def forward(self, batch: FastBatch, latent_pool: Tensor) -> Tensor:
         """Logits [L, vocab_size] float32 of the rows batch.logits_rows; the latents are written to latent_pool
-        [num_hidden_layers, num_blocks, block_size, 320]. A batch of one absorbed group can be captured in a graph."""
+        (runner/latent_pool). A batch of one absorbed group can be captured in a graph."""
         kernels, config = self.kernels, self.config
         stream, rotation, query_scale = embed(
             batch.input_ids, batch.sources, batch.previous, batch.positions,

@@ -71,7 +71,7 @@ class Mistral4:
 
         latent_pool [num_hidden_layers, num_blocks, block_size, 320]: for each token c_kv (256, normalised),
         then k_rope (64, rotated, interleaved pairs as kernels/rope lays them out). Any float dtype; that of
-        the model is exact.
+        the model is exact. Or in FP8 (kernels/latent_pool).
         """
         x = deque(self.hidden_states(batch, latent_pool), maxlen=1).pop()
         x = rms_norm.rms_norm(x[batch.logits_rows], self._norm, self.config.rms_norm_eps)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from sparkstral.bench.model_work import AS_STORED
 from sparkstral.bench.engine import TARGETS, TINY, Prompts, Sizes, bench_engine, conclude, row_of, work_list
 from sparkstral.bench.engine_under_test import EngineUnderTest
 from sparkstral.bench.environment import describe_run
@@ -78,7 +79,7 @@ def test_an_engine_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_the_rows_of_the_table_have_their_targets() -> None:
-    names = {work.name for work in work_list(REAL, Sizes(), Prompts(131072))}
+    names = {work.name for work in work_list(REAL, Sizes(), Prompts(131072), AS_STORED)}
     assert set(TARGETS) - names == {"loading", "process start to first token"}
 
 

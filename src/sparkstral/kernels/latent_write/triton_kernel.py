@@ -62,8 +62,9 @@ def _write_latents(
             if FP8_BLOCK > 0:
                 block_ptr = pool_ptr + slot.to(tl.int64) // FP8_BLOCK * (FP8_BLOCK * (LATENT + 2 * ROPE + 2))
                 offset = slot % FP8_BLOCK
-                scale = row_scale(c_kv)
-                tl.store(block_ptr + offset * LATENT + lane, e4m3_codes(c_kv, scale))
+                wide = c_kv.to(tl.float32)
+                scale = row_scale(wide)
+                tl.store(block_ptr + offset * LATENT + lane, e4m3_codes(wide, scale))
                 scale_ptr = (block_ptr + FP8_BLOCK * (LATENT + 2 * ROPE)).to(tl.pointer_type(tl.bfloat16))
                 tl.store(scale_ptr + offset, scale.to(tl.bfloat16))
                 turned_ptr = (block_ptr + FP8_BLOCK * LATENT).to(tl.pointer_type(tl.bfloat16)) + offset * ROPE
