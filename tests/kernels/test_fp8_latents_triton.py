@@ -1,7 +1,7 @@
 """A latent cache in FP8: what is written, and that both forms of attention read it as a cache of the rounded numbers.
 
-The references are held to float64 elsewhere (test_latent_attention); here a cache in FP8 must give them, to the bit, what
-a float32 cache of the same rounded latents gives, and the kernels what the references give.
+The references are held to float64 elsewhere (test_latent_attention); here a cache in FP8 must give them, to the bit,
+what a float32 cache of the same rounded latents gives, and the kernels what the references give.
 """
 
 from __future__ import annotations

@@ -198,7 +198,8 @@ def bench_engine(
     rows = report["rows"] = []
     prompts = Prompts(model.vocab_size)
     held = Held(config.dense, config.kv)
-    works = [work for work in work_list(model, sizes, prompts, held) if not only or any(text in work.name for text in only)]
+    works = work_list(model, sizes, prompts, held)
+    works = [work for work in works if not only or any(text in work.name for text in only)]
     total = len(works) + 2
 
     def add(row: dict[str, Any]) -> None:

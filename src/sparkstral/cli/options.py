@@ -78,7 +78,9 @@ class PrecisionName(StrEnum):
 DenseChoice = Annotated[
     PrecisionName, typer.Option("--dense", help="How attention's projections and the output head are held.")
 ]
-KvChoice = Annotated[PrecisionName, typer.Option("--kv", help="How the cached latents are held; fp8: 0.6 of the memory.")]
+KvChoice = Annotated[
+    PrecisionName, typer.Option("--kv", help="How the cached latents are held; fp8 takes 0.6 of the memory.")
+]
 
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(GiB|MiB|KiB|GB|MB|KB|G|M|K|B)?$", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "k": KiB, "m": MiB, "g": GiB}

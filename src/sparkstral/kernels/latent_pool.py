@@ -7,9 +7,9 @@ A pool in the model's dtype is [num_blocks, block_size, W + P]: of each slot c_k
     k_rope [block_size, P] bfloat16          as it is
     scale  [block_size] bfloat16             a power of two (kernels/fp8_quantize)
 
-so that rows of each plane begin at multiples of 16 bytes where block_size is one of 8. k_rope keeps its 16 bits: in FP8 it
-cost the demo 3 to 4 times the KL of c_kv (docs/decisions/016). Owns offsets and views; kernels/latent_write fills pools,
-kernels/mla_decode and mla_prefill read them.
+so that rows of each plane begin at multiples of 16 bytes where block_size is one of 8. k_rope keeps its 16 bits: in
+FP8 it cost the demo 3 to 4 times the KL of c_kv (docs/decisions/016). Owns offsets and views; kernels/latent_write
+fills pools, kernels/mla_decode and mla_prefill read them.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Owns the order of the launches, twelve a layer in a decode step, and which product is whose: few rows go through
 kernels/bf16_linear or fp8_linear, whose parts the next kernel adds; many through PyTorch's product (cuBLAS). Its plain
-form, and what it is measured against, is model/mistral4. The residual stream has the model's dtype and is changed in place.
+form, and what it is measured against, is model/mistral4. The residual stream has the model's dtype and is changed in
+place.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from torch import Tensor
 
 
 class BlockCopier:
-    """`pool` is [num_layers, num_blocks, block_size, width], of either form. Copies wait for the work that was launched before."""
+    """`pool` is [num_layers, num_blocks, block_size, width], of either form. Copies wait for the work that was
+    launched before."""
 
     def __init__(self, pool: Tensor) -> None:
         self._pool = pool

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from sparkstral.bench.model_work import AS_STORED
 from sparkstral.bench.engine import TARGETS, TINY, Prompts, Sizes, bench_engine, conclude, row_of, work_list
 from sparkstral.bench.engine_under_test import EngineUnderTest
 from sparkstral.bench.environment import describe_run
+from sparkstral.bench.model_work import AS_STORED
 from sparkstral.config import EngineConfig
 from sparkstral.errors import NotReadyError
 from sparkstral.model.config import ModelConfig

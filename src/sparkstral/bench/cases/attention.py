@@ -118,8 +118,9 @@ def decode_case(
 
 def decode_cases(s: Setting) -> list[Case]:
     if s.small:
+        lens, queries = [70, 1, 130], [2, 1, 3]
         return [
-            Case("mla_decode", f"ragged, 1 to 3 queries{shown}", partial(decode_case, s, [70, 1, 130], [2, 1, 3], kv=kv))
+            Case("mla_decode", f"ragged, 1 to 3 queries{shown}", partial(decode_case, s, lens, queries, kv=kv))
             for shown, kv in CACHES
         ]
     return [case for shown, kv in CACHES for case in _decode_cases(s, shown, kv)]

@@ -183,7 +183,8 @@ def write_case(
         )
 
     def as_cached(c_kv: Tensor) -> Tensor:
-        """In FP8 the last place is wide: where a value lies between two, both are as good, so both sides are rounded."""
+        """In FP8 the last place is wide: where a value lies between two, both are as good, so both sides are
+        rounded."""
         return c_kv if kv == "bf16" else dequantize(quantize(c_kv), torch.float32).to(c_kv.dtype)
 
     def check() -> dict[str, Any]:
@@ -267,8 +268,10 @@ def linear_cases(s: Setting) -> list[Case]:
         for shape in weight_shapes(s)
         for m in s.counts(*DECODE_TOKENS)
     ]
-    decoded = (Case("fp8_linear", f"decode {shape}", partial(decode_weight_case, s, shape)) for shape in ("a", "q_b", "o"))
-    return [*found, *decoded]
+    found += [
+        Case("fp8_linear", f"decode {shape}", partial(decode_weight_case, s, shape)) for shape in ("a", "q_b", "o")
+    ]
+    return found
 
 
 def around_cases(s: Setting) -> list[Case]:

@@ -16,7 +16,6 @@ from sparkstral.bench.cases.setting import (
     EPS,
     LATENT,
     NOPE,
-    ROPE,
     VALUE,
     Setting,
     random_pool,
@@ -97,7 +96,7 @@ def layer_cases(s: Setting) -> list[Case]:
         Case(
             "layer", f"attention of {NUM_LAYERS} layers, {batch} x {context}{shown}",
             partial(layer_case, s, batch, context, held=held),
-        )  # fmt: skip
+        )
         for shown, held in HELD
         for context in ((70,) if s.small else (300, 30_000))
         for batch in s.counts(*DECODE_TOKENS)

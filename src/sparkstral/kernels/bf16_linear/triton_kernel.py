@@ -182,9 +182,9 @@ SHAPES = {"a": (1344, 4096), "q_b": (4096, 1024), "o": (4096, 4096), "head": (13
 def specs(config: LinearConfig, *, pdl: bool = True, scaled: bool = False) -> list[KernelSpec]:
     """Both forms for the real model's four weights."""
     found = []
-    weight = {"weight_ptr": "*fp8e4nv", "scale_ptr": "*fp32"} if scaled else {"weight_ptr": "*bf16", "scale_ptr": "*bf16"}
+    weight, scale = ("*fp8e4nv", "*fp32") if scaled else ("*bf16", "*bf16")
     for name, (n, k) in SHAPES.items():
-        types = {"x_ptr": "*bf16", **weight, "num_tokens": "i32"}
+        types = {"x_ptr": "*bf16", "weight_ptr": weight, "scale_ptr": scale, "num_tokens": "i32"}
         whole = "*fp32" if name == "head" else "*bf16"
         for tokens in (1, 2, 4, 8):
             if tokens <= config.max_fma_tokens:

@@ -12,8 +12,8 @@ it is a power of two. For more rows the weight is decoded and PyTorch's product 
 
     triton_kernel.dequantize(weight, out) -> out [N, K], exact in bfloat16
 
-so both forms multiply with the same numbers. There is no scaled product of FP8 activations: those would need a judgement
-of their own, and decode, which is what FP8 weights are for, is bound by the bytes of the weight.
+so both forms multiply with the same numbers. There is no scaled product of FP8 activations: those would need a
+judgement of their own, and decode, which is what FP8 weights are for, is bound by the bytes of the weight.
 
 Tolerance of the fast form: that of a float32 sum in another order, then rounding to out_dtype.
 CUDA graph: safe, nothing is read on the host.

@@ -1,7 +1,7 @@
 """Triton form of kernels/fp8_linear; the contract stands in the folder's `__init__`.
 
-The product of few rows is that of kernels/bf16_linear with configurations of its own: a tile has half the bytes, so that
-twice the elements are in flight. `dequantize` walks a weight once, for products with many rows.
+The product of few rows is that of kernels/bf16_linear with configurations of its own: a tile has half the bytes, so
+that twice the elements are in flight. `dequantize` walks a weight once, for products with many rows.
 """
 
 from __future__ import annotations

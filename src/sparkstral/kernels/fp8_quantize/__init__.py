@@ -3,9 +3,9 @@
     quantize(x [..., K]) -> Fp8Rows: codes [..., K] float8_e4m3fn, scale [...] float32
     dequantize(rows, dtype) -> [..., K] of dtype
 
-scale is the smallest power of two (at least 2^-111) with which no value of the row passes 448, E4M3's largest; codes are
-x / scale, rounded to the nearest, ties to even, values below 2^-6 to multiples of 2^-9. A row of zeros is zeros; one with
-anything that is not finite has a scale of NaN, so that all of it is NaN.
+scale is the smallest power of two (at least 2^-111) with which no value of the row passes 448, E4M3's largest; codes
+are x / scale, rounded to the nearest, ties to even, values below 2^-6 to multiples of 2^-9. A row of zeros is zeros;
+one with anything that is not finite has a scale of NaN, so that all of it is NaN.
 
 Why a power of two: code times scale is then exact in bfloat16, so that a weight or a latent is the same number wherever
 it is read (decoded before a product, or the product scaled after it), and the references compare with the kernels

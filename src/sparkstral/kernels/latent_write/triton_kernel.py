@@ -123,7 +123,8 @@ def specs(config: LatentWriteConfig, *, pdl: bool = True) -> list[KernelSpec]:
         KernelSpec(
             f"{parts} {dtype} parts{', FP8' if fp8_block else ''}", _write_latents,
             {"parts_ptr": f"*{dtype}", "q_norm_ptr": "*bf16", "kv_norm_ptr": "*bf16", "rotation_ptr": "*fp32",
-             "slots_ptr": "*i64", "q_ptr": "*bf16", "pool_ptr": "*u8" if fp8_block else "*bf16", "num_tokens": "i32", "eps": "fp32"},
+             "slots_ptr": "*i64", "q_ptr": "*bf16", "pool_ptr": "*u8" if fp8_block else "*bf16", "num_tokens": "i32",
+             "eps": "fp32"},
             _constants(1024, 256, 64, parts, fp8_block, pdl), config.num_warps, DEFAULT_STAGES,
         )
         for parts, dtype in ((1, "bf16"), (1, "fp32"), (4, "fp32"), (8, "fp32"))

@@ -27,8 +27,8 @@ A sequence is cut into splits by its length alone, and every sum has one order: 
 request's result is that of any batch in which max_query_len · N needs the same tile (`single` or `several`), to
 the bit; between the two tiles only the order of the matrix unit's additions differs. (`absorb` and the product
 with w_uv are made token by token, in an order that no batch changes.) float32 is used for scores, softmax and sums,
-p is rounded to the query's dtype. Of a pool in FP8 the scales multiply scores and p, powers of two that change no bit, and
-the tiles are those of `fp8_tiles`.
+p is rounded to the query's dtype. Of a pool in FP8 the scales multiply scores and p, powers of two that change no bit,
+and the tiles are those of `fp8_tiles`.
 
 Tolerance of the Triton form: 2e-2 absolute in bfloat16 with latents of standard deviation 1 (rounding of p), and at
 most twice the error of bfloat16 PyTorch against float64. CUDA graph: the Triton form is safe: lengths, tables and

@@ -470,9 +470,9 @@ def specs(config: DecodeConfig, *, num_heads: int = 32, block_size: int = 64, pd
         found.append(
             KernelSpec(
                 f"attend, {name}{', FP8' if fp8 else ''}", _attend_splits,
-                {"q_ptr": "*bf16", "pool_ptr": "*u8" if fp8 else "*bf16", "tables_ptr": "*i32", "cu_seqlens_ptr": "*i32",
-                 "seq_lens_ptr": "*i32", "sums_ptr": "*fp32", "log_sums_ptr": "*fp32", "num_requests": "i32",
-                 "table_stride": "i32", "max_rows": "i32", "scale_log2": "fp32"},
+                {"q_ptr": "*bf16", "pool_ptr": "*u8" if fp8 else "*bf16", "tables_ptr": "*i32",
+                 "cu_seqlens_ptr": "*i32", "seq_lens_ptr": "*i32", "sums_ptr": "*fp32", "log_sums_ptr": "*fp32",
+                 "num_requests": "i32", "table_stride": "i32", "max_rows": "i32", "scale_log2": "fp32"},
                 _attend_constants(config, tile, num_heads, 256, rope, block_size, fp8, pdl),
                 tile.num_warps, tile.num_stages,
             )
