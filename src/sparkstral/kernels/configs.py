@@ -16,10 +16,11 @@ from sparkstral.kernels.moe_experts import triton_kernel as moe_experts
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm
 from sparkstral.kernels.rope import triton_kernel as rope
 from sparkstral.kernels.sampling import triton_kernel as sampling
+from sparkstral.kernels.vision_attention import triton_kernel as vision_attention
 
 _FIELDS = {
     "bf16_linear": "linear", "fp8_linear": "linear_fp8", "mla_decode": "decode", "mla_prefill": "prefill",
-    "moe_experts": "moe",
+    "moe_experts": "moe", "vision_attention": "vision",
 }  # fmt: skip
 
 
@@ -37,6 +38,7 @@ class KernelConfigs:
     prefill: mla_prefill.PrefillConfig
     moe: moe_experts.MoeConfig
     sampling: sampling.SamplingConfig
+    vision: vision_attention.VisionAttentionConfig
     pdl: bool
 
     @classmethod
@@ -53,6 +55,7 @@ class KernelConfigs:
             prefill=mla_prefill.CONFIGS[capability],
             moe=moe_experts.CONFIGS[capability],
             sampling=sampling.CONFIGS[capability],
+            vision=vision_attention.CONFIGS[capability],
             pdl=pdl,
         )
 

@@ -1,13 +1,11 @@
 """What a step of the model must move and compute, from its constants alone: floors, and shares of bandwidth.
 
-Source: docs/model.md, budgets. Experts are NVFP4, the rest bfloat16 or as `Held` says; routing taken as uniform.
+Source: docs/model.md, budgets. Experts are NVFP4, the rest bfloat16 or as a caller says; routing taken as uniform. Must
+not know tensors: the plan reads it too.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.model.config import (
     KV_LORA_RANK,
     LATENT_WIDTH,
@@ -17,27 +15,9 @@ from sparkstral.model.config import (
     V_HEAD_DIM,
     ModelConfig,
 )
-from sparkstral.types import Precision
 
 NVFP4_BYTES = 0.5625  # a code and a sixteenth of a scale
 BF16_BYTES = 2
-_BYTES = {"bf16": 2, "fp8": 1}
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """How an engine holds what it could hold in either."""
-
-    dense: Precision = "bf16"  # attention's projections but kv_b_proj, and the head
-    kv: Precision = "bf16"
-
-    @property
-    def latent_bytes(self) -> int:
-        """Of a token in a layer."""
-        return KvLayout.of(self.kv, 1, BF16_BYTES, 1).bytes_per_token
-
-
-AS_STORED = Held()
 
 
 def projection_parameters(config: ModelConfig) -> int:
@@ -71,16 +51,27 @@ def distinct_experts(config: ModelConfig, num_tokens: int) -> float:
     return float(experts * (1 - (1 - NUM_EXPERTS_PER_TOK / experts) ** num_tokens))
 
 
-def step_bytes(config: ModelConfig, num_tokens: int, context_tokens: int, held: Held = AS_STORED) -> float:
-    """Read by one decode step of `num_tokens` requests with `context_tokens` in the cache in all."""
-    dense = _BYTES[held.dense]  # the scales of rows are a thousandth
+def step_bytes(
+    config: ModelConfig,
+    num_tokens: int,
+    context_tokens: int,
+    *,
+    dense_bytes: int = BF16_BYTES,
+    kv_bytes_per_token: int | None = None,
+) -> float:
+    """Read by one decode step of `num_tokens` requests with `context_tokens` in the cache in all. `dense_bytes` is of a
+    weight of the head and of the projections but kv_b_proj, `kv_bytes_per_token` of all layers; None: latents in
+    bfloat16."""
+    layers = config.num_hidden_layers
+    if kv_bytes_per_token is None:
+        kv_bytes_per_token = layers * LATENT_WIDTH * BF16_BYTES
     layer = (
-        dense * projection_parameters(config)
+        dense_bytes * projection_parameters(config)
         + BF16_BYTES * (absorbed_parameters(config) + config.n_routed_experts * config.hidden_size)
         + NVFP4_BYTES * expert_parameters(config) * (1 + distinct_experts(config, num_tokens))
-        + held.latent_bytes * context_tokens
     )
-    return config.num_hidden_layers * layer + dense * config.vocab_size * config.hidden_size
+    head = dense_bytes * config.vocab_size * config.hidden_size
+    return layers * layer + head + kv_bytes_per_token * context_tokens
 
 
 def prefill_flops(config: ModelConfig, num_tokens: int) -> float:
