@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+Precision = Literal["bf16", "fp8"]  # in which numbers the engine holds what it could hold in either
+
 # --------------------------------------------------------------------------------------------------------------
 # Tokens: what serving hands to the engine, and what comes back
 # --------------------------------------------------------------------------------------------------------------

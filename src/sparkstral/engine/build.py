@@ -37,7 +37,6 @@ from sparkstral.memory.lines import PassMemory, PlanLine
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory, host_memory
 from sparkstral.memory.workspace import Workspace
-from sparkstral.model.config import LATENT_WIDTH
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.runner.block_copy import BlockCopier
 from sparkstral.runner.held import held_bytes, taken_now
@@ -126,19 +125,19 @@ def build_engine(
             fast.start_compiling(memory_plan.max_model_len)
         _, weights = load_planned(load_plan, device, show_progress)
         if fast is not None:
-            fast_runner = fast.make_runner(
-                weights, memory_plan.num_blocks, memory_plan.max_model_len, grammars.compiled
-            )
-            del weights  # the model has taken them over
+            fast_model = fast.make_model(weights, memory_plan.max_model_len)
+            del weights  # the model has taken them over, or has them in another form
+            fast_runner = fast.make_runner(fast_model, memory_plan.num_blocks, grammars.compiled)
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
             runner, latent_pool = fast_runner, fast_runner.latent_pool
             measured = fast.measure(fast_runner)
         else:
-            model = Mistral4(model_config, weights, device, dtype)
+            model = Mistral4(model_config, weights, device, dtype, config.dense)
             del weights  # the model has its own form of them
             latent_pool = allocate_latent_pool(
-                model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
-            )
+                model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype,
+                config.kv,
+            )  # fmt: skip
             runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
             measured = held_bytes({"model": model, "latent_pool": latent_pool})
         on_failure.pop_all()
@@ -161,11 +160,11 @@ def build_engine(
 
 
 def open_block_store(config: EngineConfig, load_plan: LoadPlan, dtype: torch.dtype) -> BlockStore:
-    """The folder of --kv-dir, for blocks of this model alone: its files by name, size and time, the cache's type and
-    block. Raises ConfigError if it cannot be used."""
+    """The folder of --kv-dir, for blocks of this model alone: its files by name, size and time, how they are held, the
+    cache's type and block. Raises ConfigError if it cannot be used."""
     assert config.kv_dir is not None
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(load_plan.file_bytes)]
-    layout = repr((files, load_plan.config, str(dtype), config.block_size_tokens)).encode()
+    layout = repr((files, load_plan.config, str(dtype), config.dense, config.kv, config.block_size_tokens)).encode()
     try:
         return BlockStore(config.kv_dir, layout, config.kv_dir_bytes)
     except OSError as error:
@@ -208,11 +207,8 @@ def plan_memory(
 ) -> MemoryPlan:
     """The memory that `config` asks for, from the checkpoint's headers alone."""
     model_config = load_plan.config
-    layout = KvLayout(
-        num_layers=model_config.num_hidden_layers,
-        latent_width=LATENT_WIDTH,
-        dtype_bytes=dtype.itemsize,
-        block_size_tokens=config.block_size_tokens,
+    layout = KvLayout.of(
+        config.kv, model_config.num_hidden_layers, dtype.itemsize, config.block_size_tokens
     )
     workspace: PassMemory
     if fast is not None:

@@ -42,7 +42,7 @@ SCHEMA_VERSION = 1
 SHARED_BYTES = {121: 101_376, 90: 232_448}
 _TYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64,
-    "i32": torch.int32, "i64": torch.int64, "fp8e4nv": torch.float8_e4m3fn,
+    "u8": torch.uint8, "i32": torch.int32, "i64": torch.int64, "fp8e4nv": torch.float8_e4m3fn,
 }  # fmt: skip
 
 
