@@ -224,6 +224,8 @@ class EngineInfo:
     num_usable_blocks: int  # of the KV cache, for all requests together
     device: str
     dtype: str
+    speculative: str = "off"  # who drafts: eagle, prompt-lookup, or off
+    max_draft_tokens: int = 0  # of a request in a step
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from sparkstral.config import (
     DEFAULT_MAX_SLOWDOWN,
     DEFAULT_PORT,
     DEFAULT_REQUEST_TIMEOUT_S,
+    MAX_DRAFT_TOKENS,
     SERVED_MODEL_NAME,
     ServerConfig,
 )
@@ -60,6 +61,9 @@ def serve(
     kv_dir_size: options.KvDirSize = None,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
+    speculative: options.SpeculativeChoice = options.Speculative.auto,
+    draft_model: options.DraftModel = None,
+    max_draft_tokens: options.MaxDraftTokens = MAX_DRAFT_TOKENS,
     threads: options.Threads = None,
     drain_s: Annotated[
         float, typer.Option(min=0, help="Seconds that answers under way have to end after SIGTERM or Ctrl-C.")
@@ -90,6 +94,9 @@ def serve(
         kv_memory=kv_memory,
         kv_dir=kv_dir,
         kv_dir_size=kv_dir_size,
+        speculative=speculative,
+        draft_model=draft_model,
+        max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
     server_config = ServerConfig(

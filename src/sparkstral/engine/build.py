@@ -41,6 +41,8 @@ from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
 from sparkstral.scheduler.scheduler import Scheduler
+from sparkstral.speculative.controller import DepthController
+from sparkstral.speculative.prompt_lookup import PromptLookup
 from sparkstral.structured.compiler import GrammarCompiler
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.structured.vocabulary import build_grammar_tokenizer, read_vocabulary
@@ -76,6 +78,9 @@ def build_engine(
     # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     kernels = select_kernels(config.kernels, device)
+    speculative = "prompt-lookup" if config.speculative == "auto" else config.speculative
+    if kernels is not None:
+        speculative = "off"
     load_plan = plan_load(config.model_path)
     model_config = load_plan.config
     fast: FastParts | None = None
@@ -112,7 +117,9 @@ def build_engine(
             max_slowdown=config.max_slowdown,
         ),
         cache,
+        None if speculative == "off" else DepthController(config.max_draft_tokens),
     )
+    proposer = PromptLookup() if speculative == "prompt-lookup" else None
     runner: Runner
     with ExitStack() as on_failure:
         if fast is not None:
@@ -132,7 +139,7 @@ def build_engine(
             latent_pool = allocate_latent_pool(
                 model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
             )
-            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled, proposer)
         on_failure.pop_all()
     info = EngineInfo(
         max_model_len=memory_plan.max_model_len,
@@ -140,6 +147,8 @@ def build_engine(
         num_usable_blocks=cache.pool.num_usable,
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
+        speculative=speculative,
+        max_draft_tokens=0 if speculative == "off" else config.max_draft_tokens,
     )
     persistence = None
     if config.kv_dir is not None:
