@@ -85,6 +85,45 @@ class GrammarSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Urgency:
+    """What a client says of its haste. Lower priorities are served earlier, as if they had come earlier; with
+    `timeout_s` the answer has that long to be complete, if the server does not give less."""
+
+    priority: int = 0
+    timeout_s: float | None = None
+
+
+UNHURRIED = Urgency()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInput:
+    """An image of a prompt: its tokens' place, and the pixels of which the vision encoder makes their embeddings.
+
+    From `offset` on the prompt has `num_rows` times `num_columns` image tokens and one that ends the row. `pixels` is
+    float32, little-endian, [3, 28 * num_rows, 28 * num_columns], normalised; `digest` is of them and of their shape.
+    """
+
+    offset: int
+    num_rows: int
+    num_columns: int
+    digest: bytes
+    pixels: bytes = field(repr=False)
+
+    @property
+    def num_embeddings(self) -> int:
+        return self.num_rows * self.num_columns
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_rows * (self.num_columns + 1)
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.num_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One sequence to generate; crosses the process line."""
 
@@ -93,6 +132,7 @@ class GenerationRequest:
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
     cache_salt: str = ""  # prefixes are shared only between requests of equal salt; images and adapters will give one
+    priority: int = 0  # see Urgency
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +237,7 @@ class EnginePhase(StrEnum):
     LOADING = "loading"
     WARMING_UP = "warming up"
     READY = "ready"
+    SHORT_OF_MEMORY = "short of memory"  # goes on with what it has, and takes nothing new
     STALLED = "stalled"  # was ready, and has given no sign of life for a while
     RESTARTING = "restarting"  # was ready, has died, and another is about to be started
     DRAINING = "draining"
@@ -216,6 +257,35 @@ class EngineStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryPressure:
+    """How the host's memory stands: the stage in a word and as a number (0 calm, 1 shrink, 2 refuse, 3 end)."""
+
+    stage: str
+    level: int
+    available_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLine:
+    """A part of the engine's memory: as it was planned, and as it was found when the engine was ready (None: cannot be
+    told apart)."""
+
+    name: str
+    planned_bytes: int
+    actual_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLedger:
+    """All parts; what the system says that the engine took since the plan, and what of that has no name."""
+
+    lines: tuple[MemoryLine, ...]
+    planned_bytes: int
+    taken_bytes: int
+    residual_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineInfo:
     """Facts that are fixed once the engine is ready; GET /health shows them, as it does `EngineStats`."""
 
@@ -224,6 +294,7 @@ class EngineInfo:
     num_usable_blocks: int  # of the KV cache, for all requests together
     device: str
     dtype: str
+    memory: MemoryLedger | None = None
     speculative: str = "off"  # who drafts: eagle, prompt-lookup, or off
     max_draft_tokens: int = 0  # of a request in a step
 
@@ -267,7 +338,17 @@ class ThinkPart:
     closed: bool = True
 
 
-Part = TextPart | ThinkPart
+@dataclass(frozen=True, slots=True)
+class ImagePart:
+    """An image in a user's turn, or in a tool's result: the bytes of a file, or a `url` that they are to be fetched
+    from. `place` is the client's name for the field, for what is to be said about it."""
+
+    place: str
+    data: bytes = field(default=b"", repr=False)
+    url: str = ""
+
+
+Part = TextPart | ThinkPart | ImagePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +437,7 @@ class Prompt:
 
     token_ids: tuple[int, ...]
     prefilled_think: bool = False
+    images: tuple[ImageInput, ...] = ()  # in the order of their tokens
 
 
 # --------------------------------------------------------------------------------------------------------------

@@ -115,6 +115,29 @@ def test_an_answer_that_takes_too_long_is_ended(doors: Doors, stream: bool, hang
     assert engine.has_aborted.wait(30)
 
 
+@pytest.mark.parametrize(
+    ("headers", "field", "priority", "wrong"),
+    [
+        ({"x-sparkstral-priority": "-3", "x-sparkstral-timeout-s": "2.5"}, {}, -3, None),
+        ({"x-sparkstral-priority": "7"}, {"priority": 2}, 2, None),
+        ({"x-sparkstral-priority": "101"}, {}, 0, "x-sparkstral-priority"),
+        ({"x-sparkstral-priority": "high"}, {}, 0, "x-sparkstral-priority"),
+        ({"x-sparkstral-timeout-s": "nan"}, {}, 0, "x-sparkstral-timeout-s"),
+        ({"x-sparkstral-timeout-s": "0"}, {}, 0, "x-sparkstral-timeout-s"),
+        ({}, {"priority": -101}, 0, "priority"),
+    ],
+)
+def test_a_request_may_say_how_urgent_it_is(
+    doors: Doors, headers: dict[str, str], field: dict[str, int], priority: int, wrong: str | None
+) -> None:
+    engine = doors.engine("one", "</s>")
+    answer = httpx.post(doors.url(engine, ServerConfig()) + CHAT, json={**BODY, **field}, headers=headers)
+    if wrong is None:
+        assert [request.priority for request in engine.requests] == [priority]
+    else:
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, wrong)
+
+
 def test_keys_from_flags_and_a_file(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text("# of the team\n one \n\ntwo\n")

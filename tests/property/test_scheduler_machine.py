@@ -49,6 +49,7 @@ REQUESTS = (
         st.integers(0, 20),
         st.sampled_from([(), (1, 2, 3)]),
         st.sampled_from(["", "", "other"]),
+        st.sampled_from([0, 0, -1, 3]),
     )
 )
 

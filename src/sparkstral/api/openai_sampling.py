@@ -1,7 +1,7 @@
 """The fields that all of OpenAI's endpoints share, and what they mean: how tokens are chosen, and how they are sent.
 
-Source: OpenAI's reference; `top_k`, `min_p`, `repetition_penalty`, `min_tokens` and `ignore_eos` are the spellings of
-the open servers.
+Source: OpenAI's reference; `top_k`, `min_p`, `repetition_penalty`, `min_tokens`, `ignore_eos` and `priority` are the
+spellings of the open servers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Tag
 
+from sparkstral.api.urgency import MAX_PRIORITY
 from sparkstral.api.wire import FiniteFloat, Ignored, Wire, by_json_type
 from sparkstral.errors import RequestError
 from sparkstral.types import SamplingChoice
@@ -27,6 +28,7 @@ Stop = Annotated[
     Annotated[StopString, Tag("@text")] | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS), Tag("@list")],
     by_json_type("must be a text or a list of texts"),
 ]
+Priority = Annotated[int, Field(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]  # lower is earlier
 Penalty = Annotated[FiniteFloat, Field(ge=-2, le=2)]
 LogitBias = Annotated[
     dict[Annotated[str, Field(pattern=r"^\d{1,7}$")], Annotated[FiniteFloat, Field(ge=-100, le=100)]],
@@ -55,6 +57,7 @@ class SamplingFields(Wire):
     logit_bias: LogitBias | None = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
+    priority: Priority | None = None
 
     @property
     def includes_usage(self) -> bool:

@@ -6,15 +6,17 @@ an engine is built. Runs in one thread, which alone touches requests, blocks and
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from sparkstral.engine.host_process import release_free_heap
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
-from sparkstral.engine.messages import Abort, FromEngine, Outputs, Shutdown, Submit
+from sparkstral.engine.messages import Abort, FromEngine, Outputs, ShrinkCaches, Shutdown, Submit
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.model_runner import DeviceError
 from sparkstral.scheduler.scheduler import Scheduler
@@ -113,6 +115,8 @@ class EngineCore:
                         self._submit(request)
                     case Abort(request_id):
                         self._abort(request_id)
+                    case ShrinkCaches():
+                        self._shrink()
                     case Shutdown():
                         if self._persistence:
                             self._persistence.close()
@@ -168,6 +172,15 @@ class EngineCore:
         output = self._scheduler.abort(request_id)
         if output is not None:
             self._outputs.append(output)
+
+    def _shrink(self) -> None:
+        """What the host gets back is small: tables, grammars, free pieces of the heap. The pool itself stays, since
+        nothing is allocated on the device after the start."""
+        num_blocks = self._scheduler.forget_unused_blocks()
+        self._grammars.forget_unused()
+        gc.collect()
+        release_free_heap()
+        logger.warning("memory is short: %d cached blocks and unused grammars are forgotten", num_blocks)
 
     def _step(self) -> None:
         if self._overlapping is not None:

@@ -15,8 +15,10 @@ from sparkstral.kernels.moe_experts import triton_kernel as moe_experts
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm
 from sparkstral.kernels.rope import triton_kernel as rope
 from sparkstral.kernels.sampling import triton_kernel as sampling
+from sparkstral.kernels.vision_attention import triton_kernel as vision_attention
 
-_FIELDS = {"bf16_linear": "linear", "mla_decode": "decode", "mla_prefill": "prefill", "moe_experts": "moe"}
+_FIELDS = {"bf16_linear": "linear", "mla_decode": "decode", "mla_prefill": "prefill", "moe_experts": "moe",
+           "vision_attention": "vision"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class KernelConfigs:
     prefill: mla_prefill.PrefillConfig
     moe: moe_experts.MoeConfig
     sampling: sampling.SamplingConfig
+    vision: vision_attention.VisionAttentionConfig
     pdl: bool
 
     @classmethod
@@ -47,6 +50,7 @@ class KernelConfigs:
             prefill=mla_prefill.CONFIGS[capability],
             moe=moe_experts.CONFIGS[capability],
             sampling=sampling.CONFIGS[capability],
+            vision=vision_attention.CONFIGS[capability],
             pdl=pdl,
         )
 

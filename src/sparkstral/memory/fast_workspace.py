@@ -41,6 +41,10 @@ class KernelSizes:
     sampling_stretch: int  # tokens of the vocabulary, kernels/sampling
 
 
+GB10_KERNELS = KernelSizes(max_splits=64, max_few=64, sampling_stretch=4096)
+"""Of the shipped configurations for CUDA capability 12.1; a test holds them equal."""
+
+
 @dataclass(frozen=True, slots=True)
 class FastWorkspace:
     """The passes of the fast model: their largest batch, and what the kernels hold for it."""

@@ -13,8 +13,17 @@ MAX_TIMES_OVERTAKEN = 16
 """A request that waits for memory lets this many later ones that fit pass before it; then all wait for it.
 Short requests so seldom wait behind a large one, and a large one never waits for ever."""
 
+PLACES_OF_PRIORITY = 16
+"""A request of priority p is served as if it had come 16 p requests later (earlier if p is negative). So urgent ones
+pass those that wait, and nobody waits for ever: sooner or later all that comes has a later place."""
+
 MAX_EXAMINED = 8
 """Waiting requests that one step looks at: each look reads the prefix index, and a step must stay short."""
+
+
+def place(num_arrivals: int, priority: int) -> int:
+    """Where a request stands in the order of service, and in reverse in that of preemption; lower is earlier."""
+    return num_arrivals + PLACES_OF_PRIORITY * priority
 
 
 def num_reserved_blocks(running: Sequence[Request]) -> int:
@@ -24,7 +33,7 @@ def num_reserved_blocks(running: Sequence[Request]) -> int:
 
 
 def victim(running: Sequence[Request]) -> Request:
-    """Who gives way when a running request needs a block and none is free: the last that came. The oldest
+    """Who gives way when a running request needs a block and none is free: the last in the order. The first
     always keeps its blocks and fits alone, so there is always progress."""
     return running[-1]
 

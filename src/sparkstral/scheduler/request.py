@@ -26,7 +26,7 @@ class Request:
     cache."""
 
     request_id: str
-    arrival: int  # counts up; the order of service, and in reverse that of preemption
+    place: int  # in the order of service, see policy
     sampling: SamplingParams
     grammar: GrammarSpec | None
     token_ids: list[int]

@@ -38,8 +38,8 @@ from sparkstral.types import (
 )
 
 
-def _arrival(request: Request) -> int:
-    return request.arrival
+def _place(request: Request) -> int:
+    return request.place
 
 
 def _context(requests: list[Request]) -> int:
@@ -73,8 +73,8 @@ class Scheduler:
         self._config = config
         self._cache = cache
         self._requests: dict[str, Request] = {}  # those without a terminal output
-        self._waiting: list[Request] = []  # by arrival
-        self._running: list[Request] = []  # by arrival
+        self._waiting: list[Request] = []  # by place
+        self._running: list[Request] = []  # by place
         self._in_flight: deque[_Flight] = deque()  # two at most, the second planned ahead
         self._forgotten_ids: list[str] = []  # finished, and the runner was not told
         self._step = 0
@@ -111,7 +111,7 @@ class Scheduler:
         num_prompt_tokens = len(request.prompt_token_ids)
         added = Request(
             request_id=request.request_id,
-            arrival=self._num_arrivals,
+            place=policy.place(self._num_arrivals, request.priority),
             sampling=request.sampling,
             grammar=request.grammar,
             token_ids=list(request.prompt_token_ids),
@@ -121,7 +121,7 @@ class Scheduler:
         )
         self._num_arrivals += 1
         self._requests[added.request_id] = added
-        self._waiting.append(added)
+        insort(self._waiting, added, key=_place)
         return None
 
     def abort(self, request_id: str) -> TokenOutput | None:
@@ -136,7 +136,7 @@ class Scheduler:
         return self._end(request, (), finish_reason=FinishReason.ABORTED)
 
     def schedule(self) -> SchedulerOutput:
-        """Plan the next step: running decodes first, then chunks of prompts, each in order of arrival.
+        """Plan the next step: running decodes first, then chunks of prompts, each in order of their places.
 
         The runner forgets `finished_request_ids` before it learns `new_requests`: an id may stand in both.
         """
@@ -305,6 +305,10 @@ class Scheduler:
         self._pacer.took(num_decoding, num_prompt_tokens, context, seconds)
         self._last_step_s = seconds
 
+    def forget_unused_blocks(self) -> int:
+        """Prefixes that no request holds are not found any more; how many blocks that were."""
+        return self._cache.forget_unused()
+
     def stats(self) -> EngineStats:
         return EngineStats(
             step=self._step,
@@ -327,7 +331,7 @@ class Scheduler:
     # ---- planning ------------------------------------------------------------------------------------------
 
     def _grow_running(self) -> bool:
-        """Give each running request the block that its next token needs, the oldest first; whether any gave
+        """Give each running request the block that its next token needs, the first first; whether any gave
         way."""
         running, cache = self._running, self._cache
         preempted = False
@@ -344,7 +348,7 @@ class Scheduler:
         return preempted
 
     def _preempt(self, request: Request) -> None:
-        """Back to waiting, at the place of its arrival. Its full blocks may still be there when it comes
+        """Back to waiting, at its place. Its full blocks may still be there when it comes
         back."""
         self._running.remove(request)
         self._cache.release(request.table)
@@ -354,10 +358,10 @@ class Scheduler:
         request.num_preemptions += 1
         request.is_known_to_runner = False
         self._num_preemptions += 1
-        insort(self._waiting, request, key=_arrival)
+        insort(self._waiting, request, key=_place)
 
     def _admit_waiting(self) -> None:
-        """Admit in order of arrival while there are places and blocks; see policy for who may pass whom."""
+        """Admit in order of their places while there are places and blocks; see policy for who may pass whom."""
         blocked: list[Request] = []
         for request in self._waiting[: policy.MAX_EXAMINED]:
             if len(self._running) >= self._config.max_num_seqs:
@@ -381,7 +385,7 @@ class Scheduler:
             request.num_releases_at_refusal = cache.num_releases
             return False
         self._waiting.remove(request)
-        insort(self._running, request, key=_arrival)
+        insort(self._running, request, key=_place)
         request.status = RequestStatus.RUNNING
         if request.num_preemptions == 0:
             self._num_prompt_tokens += request.num_prompt_tokens

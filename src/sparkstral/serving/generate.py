@@ -27,6 +27,7 @@ from sparkstral.serving.admission import Admission
 from sparkstral.serving.answers import numbered
 from sparkstral.serving.trace import Observer, Trace
 from sparkstral.types import (
+    UNHURRIED,
     ChatRequest,
     Failed,
     Failure,
@@ -38,6 +39,7 @@ from sparkstral.types import (
     SamplingParams,
     TextRequest,
     TokenOutput,
+    Urgency,
     Usage,
 )
 
@@ -58,6 +60,7 @@ class PreparedRequest:
     is_text: bool = False  # the answer is text alone; else it has the form of a chat's turn
     echoes: bool = False  # the prompt's text comes first
     has_answer: bool = True  # else only the prompt is wanted
+    timeout_s: float | None = None  # the client's own
     arrived_s: float = field(default_factory=time.monotonic)
 
 
@@ -92,7 +95,9 @@ class Generator:
             )
         return rendered
 
-    async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
+    async def prepare(
+        self, request: ChatRequest, request_id: str, urgency: Urgency = UNHURRIED
+    ) -> PreparedRequest:
         """Render and check, in a slot of `admission` that the caller holds since it began to read the request.
 
         Raises RequestError (PromptTooLongError …) or NotReadyError.
@@ -101,7 +106,7 @@ class Generator:
         # In a thread: a long prompt takes seconds to encode, and other answers stream meanwhile.
         arrived_s = time.monotonic()
         prepared = await asyncio.to_thread(self._prepare, request, request_id)
-        return replace(prepared, arrived_s=arrived_s)
+        return _urgent(prepared, urgency, arrived_s)
 
     def _prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         rendered = self._render(request)
@@ -127,10 +132,14 @@ class Generator:
             generation, rendered.repairs, choice.stop, prefilled_think=rendered.prompt.prefilled_think
         )
 
-    async def prepare_text(self, request: TextRequest, request_id: str) -> PreparedRequest:
+    async def prepare_text(
+        self, request: TextRequest, request_id: str, urgency: Urgency = UNHURRIED
+    ) -> PreparedRequest:
         """The same for a text to go on with."""
         require_ready(self._client.status())
-        return await asyncio.to_thread(self._prepare_text, request, request_id)
+        arrived_s = time.monotonic()
+        prepared = await asyncio.to_thread(self._prepare_text, request, request_id)
+        return _urgent(prepared, urgency, arrived_s)
 
     def _prepare_text(self, request: TextRequest, request_id: str) -> PreparedRequest:
         tokenizer, choice = self._tokenizer, request.sampling
@@ -243,7 +252,10 @@ class Generator:
         else:
             parser = OutputParser(self._tokenizer, prefilled_think=request.prefilled_think)
         stop = StopStrings(request.stop)
-        deadline_s = asyncio.get_running_loop().time() + self._config.request_timeout_s
+        limit_s, whose_limit = self._config.request_timeout_s, "that this server gives to one (--request-timeout)"
+        if request.timeout_s is not None and request.timeout_s < limit_s:
+            limit_s, whose_limit = request.timeout_s, "that the client gave it"
+        deadline_s = asyncio.get_running_loop().time() + limit_s
         try:
             async with aclosing(self._client.generate(request.generation)) as outputs:
                 while (output := await _next(outputs, deadline_s)) is not None:
@@ -278,12 +290,11 @@ class Generator:
                 Failure("engine_dead", "The engine ended the request before its answer was complete.")
             )
         except TimeoutError:
-            limit_s = self._config.request_timeout_s
             yield Failed(
                 Failure(
                     "timeout",
-                    f"The answer was not complete after {limit_s:g} s, the time that this server gives to one "
-                    "(--request-timeout). Ask for fewer tokens, or with less going on beside it.",
+                    f"The answer was not complete after {limit_s:g} s, the time {whose_limit}. "
+                    "Ask for fewer tokens, or with less going on beside it.",
                 )
             )
         except NotReadyError:  # the engine refused it, so nothing was yielded yet
@@ -297,6 +308,11 @@ async def _next(outputs: AsyncGenerator[TokenOutput, None], deadline_s: float) -
     """The next output, or None at their end. Raises TimeoutError, and then the request is aborted."""
     async with asyncio.timeout_at(deadline_s):
         return await anext(outputs, None)
+
+
+def _urgent(request: PreparedRequest, urgency: Urgency, arrived_s: float) -> PreparedRequest:
+    generation = replace(request.generation, priority=urgency.priority)
+    return replace(request, generation=generation, timeout_s=urgency.timeout_s, arrived_s=arrived_s)
 
 
 def variants(request: PreparedRequest, number: int) -> list[PreparedRequest]:

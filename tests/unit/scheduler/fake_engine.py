@@ -71,9 +71,10 @@ def make_request(
     max_tokens: int = 8,
     stop_token_ids: tuple[int, ...] = (),
     cache_salt: str = "",
+    priority: int = 0,
 ) -> GenerationRequest:
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, stop_token_ids=stop_token_ids)
-    return GenerationRequest(request_id, tuple(prompt), sampling, cache_salt=cache_salt)
+    return GenerationRequest(request_id, tuple(prompt), sampling, cache_salt=cache_salt, priority=priority)
 
 
 @dataclass

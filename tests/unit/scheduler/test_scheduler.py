@@ -145,6 +145,35 @@ def test_requests_beyond_the_places_wait_and_are_served_in_order() -> None:
     assert engine.ends == ["a", "b", "c", "d"]
 
 
+def test_an_urgent_request_passes_those_that_wait_and_patient_ones_let_others_pass() -> None:
+    engine = FakeEngine(max_num_seqs=1)
+    engine.add(make_request("running", [1, 2], 3))
+    engine.step()
+    for name, priority in [("patient", 1), ("first", 0), ("second", 0), ("urgent", -1)]:
+        engine.add(make_request(name, [3, 4], 2, priority=priority))
+    engine.run()
+    assert engine.ends == ["running", "urgent", "first", "second", "patient"]
+
+
+def test_a_patient_request_does_not_wait_for_ever() -> None:
+    engine = FakeEngine(max_num_seqs=1)
+    engine.add(make_request("patient", [1, 2], 1, priority=1))
+    for i in range(2 * policy.PLACES_OF_PRIORITY):
+        engine.add(make_request(f"r{i}", [3, i], 1))
+        engine.step()
+    engine.run()
+    assert engine.ends.index("patient") <= policy.PLACES_OF_PRIORITY + 1
+
+
+def test_the_patient_gives_way_to_the_urgent() -> None:
+    engine = FakeEngine(num_blocks=8, max_num_batched_tokens=32, max_model_len=28)
+    engine.add(make_request("patient", prompt(12), 12, priority=3))
+    engine.add(make_request("usual", prompt(12, 20), 12))
+    engine.run()
+    assert engine.ends == ["usual", "patient"]
+    assert engine.scheduler.stats().num_preemptions > 0
+
+
 def test_a_small_request_passes_one_that_waits_for_memory() -> None:
     engine = FakeEngine(num_blocks=17)
     engine.add(make_request("holder", prompt(40), max_tokens=20))

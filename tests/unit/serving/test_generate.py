@@ -32,6 +32,7 @@ from sparkstral.types import (
     TextDelta,
     TextPart,
     TokenOutput,
+    Urgency,
 )
 from tests.support.fake_engine import FakeEngine, written
 from tests.support.tekken import v15_tokenizer
@@ -196,6 +197,22 @@ def test_what_cannot_begin_raises_and_has_no_events(tokenizer: ChatTokenizer) ->
             await anext(generator.run(prepared))
 
     asyncio.run(dies_between())
+
+
+def test_a_clients_own_deadline_ends_its_answer_in_words_and_aborts_it(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one"), hang_after=0)
+
+    async def main() -> list[OutputEvent]:
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), Heard())
+        prepared = await generator.prepare(ask(), "one", Urgency(-3, timeout_s=0.01))
+        assert prepared.generation.priority == -3
+        return [event async for event in generator.run(prepared)]
+
+    (event,) = asyncio.run(main())
+    assert isinstance(event, Failed)
+    assert event.failure.code == "timeout"
+    assert "0.01 s, the time that the client gave it" in event.failure.message
+    assert engine.has_aborted.is_set()
 
 
 @pytest.mark.parametrize("leave", [False, True])

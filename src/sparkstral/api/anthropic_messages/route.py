@@ -16,6 +16,7 @@ from sparkstral.api.anthropic_messages.response import MessageFold, MessageHead,
 from sparkstral.api.anthropic_messages.schema import CountTokensRequest, MessagesRequest
 from sparkstral.api.disconnect import until_disconnect
 from sparkstral.api.exchange import Door, stream, told
+from sparkstral.api.urgency import urgency
 from sparkstral.errors import RequestError
 from sparkstral.types import OutputEvent
 
@@ -35,7 +36,7 @@ def messages_router(door: Door) -> APIRouter:
             wire = await door.read(request, MessagesRequest)
             with _anthropic_names():
                 translated = to_chat_request(wire)
-                prepared = await door.generator.prepare(translated.request, request_id)
+                prepared = await door.generator.prepare(translated.request, request_id, urgency(request, wire))
         num_prompt_tokens = len(prepared.generation.prompt_token_ids)
         head = MessageHead(request_id, door.config.served_model_name, num_prompt_tokens, wire.max_tokens)
         headers = {

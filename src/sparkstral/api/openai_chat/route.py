@@ -13,6 +13,7 @@ from sparkstral.api.exchange import Door, stream, told, whole
 from sparkstral.api.openai_chat.request import to_chat_request
 from sparkstral.api.openai_chat.response import ChunkWriter, CompletionHead, completion
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
+from sparkstral.api.urgency import urgency
 from sparkstral.serving.generate import variants
 
 
@@ -29,7 +30,7 @@ def chat_router(door: Door) -> APIRouter:
         with door.generator.admission.slot():
             wire = await door.read(request, ChatCompletionRequest)
             chat_request = to_chat_request(wire)
-            prepared = await door.generator.prepare(chat_request, request_id)
+            prepared = await door.generator.prepare(chat_request, request_id, urgency(request, wire))
         headers = {
             "x-request-id": request_id,
             "x-sparkstral-reasoning-effort": chat_request.reasoning_effort,

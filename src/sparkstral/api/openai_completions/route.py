@@ -14,6 +14,7 @@ from sparkstral.api.openai_chat.response import CompletionHead
 from sparkstral.api.openai_completions.request import to_text_requests
 from sparkstral.api.openai_completions.response import TextChunkWriter, completion
 from sparkstral.api.openai_completions.schema import CompletionRequest
+from sparkstral.api.urgency import urgency
 from sparkstral.serving.generate import variants
 
 
@@ -32,7 +33,10 @@ def completions_router(door: Door) -> APIRouter:
                 variant
                 for i, text_request in enumerate(to_text_requests(wire))
                 for variant in variants(
-                    await door.generator.prepare_text(text_request, f"{request_id}-{i}"), num_variants
+                    await door.generator.prepare_text(
+                        text_request, f"{request_id}-{i}", urgency(request, wire)
+                    ),
+                    num_variants,
                 )
             ]
         headers = {"x-request-id": request_id, **told("x-sparkstral-ignored", wire.without_effect())}

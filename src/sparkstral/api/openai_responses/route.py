@@ -17,6 +17,7 @@ from sparkstral.api.openai_responses.request import left_out, to_chat_request, t
 from sparkstral.api.openai_responses.response import ResponseBuilder, response_head
 from sparkstral.api.openai_responses.schema import ResponsesRequest
 from sparkstral.api.openai_responses.store import ResponseStore, StoredResponse
+from sparkstral.api.urgency import urgency
 from sparkstral.types import Failed, OutputEvent
 
 
@@ -44,7 +45,7 @@ def responses_router(door: Door) -> APIRouter:
             previous = wire.previous_response_id
             history = () if previous is None else find(previous, "previous_response_id").messages
             chat_request = to_chat_request(wire, history)
-            prepared = await door.generator.prepare(chat_request, response_id)
+            prepared = await door.generator.prepare(chat_request, response_id, urgency(request, wire))
         headers = {
             "x-request-id": response_id,
             "x-sparkstral-reasoning-effort": chat_request.reasoning_effort,

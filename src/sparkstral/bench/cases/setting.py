@@ -20,7 +20,7 @@ TOP_K, SLOTS = 4, 5
 # The kernels with a choice of configuration.
 OPERATIONS = (
     "bf16_linear", "embed", "latent_write", "mla_decode", "mla_prefill", "moe_experts", "nvfp4_linear", "rms_norm",
-    "rope", "sampling",
+    "rope", "sampling", "vision_attention",
 )  # fmt: skip
 
 
@@ -105,6 +105,7 @@ def small_setting() -> Setting:
     )
     configs["mla_prefill"] = replace(configs["mla_prefill"], queries=16, keys=16)
     configs["sampling"] = replace(sampling, stretch=128)
+    configs["vision_attention"] = replace(configs["vision_attention"], queries=16, keys=16)
     many = replace(configs["nvfp4_linear"].many, rows=16, columns=32, depth=32)
     configs["nvfp4_linear"] = replace(configs["nvfp4_linear"], many=many, max_few=4)
     pairs = tuple(replace(pair, gate_up=many, down=many) for pair in configs["moe_experts"].many)
