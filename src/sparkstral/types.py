@@ -297,6 +297,8 @@ class EngineInfo:
     device: str
     dtype: str
     memory: MemoryLedger | None = None
+    speculative: str = "off"  # who drafts: eagle, prompt-lookup, or off
+    max_draft_tokens: int = 0  # of a request in a step
 
 
 @dataclass(frozen=True, slots=True)

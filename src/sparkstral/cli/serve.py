@@ -34,6 +34,7 @@ from sparkstral.config import (
     DEFAULT_MAX_SLOWDOWN,
     DEFAULT_PORT,
     DEFAULT_REQUEST_TIMEOUT_S,
+    MAX_DRAFT_TOKENS,
     SERVED_MODEL_NAME,
     ServerConfig,
 )
@@ -63,6 +64,9 @@ def serve(
     kv_dir_size: options.KvDirSize = None,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
+    speculative: options.SpeculativeChoice = options.Speculative.auto,
+    draft_model: options.DraftModel = None,
+    max_draft_tokens: options.MaxDraftTokens = MAX_DRAFT_TOKENS,
     threads: options.Threads = None,
     drain_s: Annotated[
         float, typer.Option(min=0, help="Seconds that answers under way have to end after SIGTERM or Ctrl-C.")
@@ -95,6 +99,9 @@ def serve(
         kv_memory=kv_memory,
         kv_dir=kv_dir,
         kv_dir_size=kv_dir_size,
+        speculative=speculative,
+        draft_model=draft_model,
+        max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
     server_config = ServerConfig(

@@ -44,6 +44,8 @@ from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
 from sparkstral.scheduler.scheduler import Scheduler
+from sparkstral.speculative.controller import DepthController
+from sparkstral.speculative.prompt_lookup import PromptLookup
 from sparkstral.structured.compiler import GrammarCompiler
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.structured.vocabulary import build_grammar_tokenizer, read_vocabulary
@@ -79,6 +81,9 @@ def build_engine(
     # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     kernels = select_kernels(config.kernels, device)
+    speculative = "prompt-lookup" if config.speculative == "auto" else config.speculative
+    if kernels is not None:
+        speculative = "off"
     load_plan = plan_load(config.model_path)
     model_config = load_plan.config
     fast: FastParts | None = None
@@ -117,7 +122,9 @@ def build_engine(
             max_slowdown=config.max_slowdown,
         ),
         cache,
+        None if speculative == "off" else DepthController(config.max_draft_tokens),
     )
+    proposer = PromptLookup() if speculative == "prompt-lookup" else None
     runner: Runner
     with ExitStack() as on_failure:
         if fast is not None:
@@ -138,7 +145,7 @@ def build_engine(
                 model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype,
                 config.kv,
             )  # fmt: skip
-            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled, proposer)
             measured = held_bytes({"model": model, "latent_pool": latent_pool})
         on_failure.pop_all()
     ledger = draw_ledger(memory_plan.lines, measured, taken_now(device).used_bytes - before.used_bytes)
@@ -149,6 +156,8 @@ def build_engine(
         num_usable_blocks=cache.pool.num_usable,
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
+        speculative=speculative,
+        max_draft_tokens=0 if speculative == "off" else config.max_draft_tokens,
         memory=ledger,
     )
     persistence = None
