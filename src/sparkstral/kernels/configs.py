@@ -12,9 +12,11 @@ from sparkstral.kernels.latent_write import triton_kernel as latent_write
 from sparkstral.kernels.mla_decode import triton_kernel as mla_decode
 from sparkstral.kernels.mla_prefill import triton_kernel as mla_prefill
 from sparkstral.kernels.moe_experts import triton_kernel as moe_experts
+from sparkstral.kernels.penalties import triton_kernel as penalties
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm
 from sparkstral.kernels.rope import triton_kernel as rope
 from sparkstral.kernels.sampling import triton_kernel as sampling
+from sparkstral.kernels.token_logprobs import triton_kernel as token_logprobs
 
 _FIELDS = {"bf16_linear": "linear", "mla_decode": "decode", "mla_prefill": "prefill", "moe_experts": "moe"}
 
@@ -32,6 +34,8 @@ class KernelConfigs:
     prefill: mla_prefill.PrefillConfig
     moe: moe_experts.MoeConfig
     sampling: sampling.SamplingConfig
+    penalties: penalties.PenaltiesConfig
+    token_logprobs: token_logprobs.TokenLogprobsConfig
     pdl: bool
 
     @classmethod
@@ -47,6 +51,8 @@ class KernelConfigs:
             prefill=mla_prefill.CONFIGS[capability],
             moe=moe_experts.CONFIGS[capability],
             sampling=sampling.CONFIGS[capability],
+            penalties=penalties.CONFIGS[capability],
+            token_logprobs=token_logprobs.CONFIGS[capability],
             pdl=pdl,
         )
 
