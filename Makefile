@@ -22,7 +22,7 @@ chat: .venv/.installed
 	.venv/bin/sparkstral chat --model "$(MODEL)"
 
 test: .venv/.installed-test lint
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: .venv/.installed-test
 	.venv/bin/ruff check src tests tools

@@ -13,8 +13,10 @@ DEFAULT_PORT = 8002  # the port of the recipe that users come from
 SERVED_MODEL_NAME = "mistral-small-4"  # likewise
 DEFAULT_MAX_BODY_BYTES = 32 << 20  # a 262,144-token prompt is about 1 MiB of text
 DEFAULT_REQUEST_TIMEOUT_S = 3600.0  # 100,000 tokens at the speed of one client: whoever waits longer has left
+DEFAULT_MAX_IMAGES = 32  # of a request; each of the largest is 3,080 tokens, and 28 MB on its way to the engine
 DEFAULT_MAX_NUM_SEQS = 32  # more at once share the memory bus without gain: the experts read grow with them
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048  # a chunk of a prompt short enough that running answers go on meanwhile
+DEFAULT_BLOCK_SIZE_TOKENS = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
 DEFAULT_MAX_SLOWDOWN = 3.0  # what readers of a stream bear while somebody else's long prompt is read
 
 
@@ -28,7 +30,7 @@ class EngineConfig:
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS  # requests that run at once; the rest wait
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS  # tokens of one step, of all requests together
     max_slowdown: float | None = DEFAULT_MAX_SLOWDOWN  # of running answers by prompts beside them; None: no limit
-    block_size_tokens: int = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
+    block_size_tokens: int = DEFAULT_BLOCK_SIZE_TOKENS
     kv_memory_bytes: int | None = None  # None: what the plan finds
     kv_dir: Path | None = None  # where cached prefixes outlive the engine; None: nowhere
     kv_dir_bytes: int = 64 << 30  # of it for this model: 2.9 million tokens of the full one
@@ -69,6 +71,7 @@ class ServerConfig:
     request_timeout_s: float = DEFAULT_REQUEST_TIMEOUT_S  # from asking to the last token
     api_keys: tuple[str, ...] = ()  # none: whoever reaches the server may use it
     strict_history: bool = False  # refuse message lists that would have to be repaired
+    max_images: int = DEFAULT_MAX_IMAGES
     cors_origins: tuple[str, ...] = ()  # other sites whose pages may use the server, or * for all
     default_temperature_none: float = 0.1  # the model card's examples without reasoning
     default_temperature_high: float = 0.7  # the model card's advice with reasoning

@@ -16,7 +16,7 @@ import torch
 
 import sparkstral.kernels
 from sparkstral.bench import verify
-from sparkstral.bench.cases import Case, all_cases, attention, dense, draws, embedding, experts, kernel_cases
+from sparkstral.bench.cases import Case, all_cases, attention, dense, draws, embedding, experts, kernel_cases, vision
 from sparkstral.bench.cases.case import compare, faults
 from sparkstral.bench.cases.setting import Setting, small_setting
 from sparkstral.bench.environment import write_report
@@ -94,6 +94,7 @@ PERTURBED = [
     (dense.rope_kernel, "turn_queries", lambda f: in_place(f, lambda q, *_: q), "rope: turn queries, 40 tokens"),
     (attention.decode_kernel, "mla_decode", scaled, "mla_decode: ragged, 1 to 3 queries"),
     (attention.prefill_kernel, "mla_prefill", scaled, "mla_prefill: 20 of 150"),
+    (vision.vision_kernel, "vision_attention", scaled, "vision_attention: 3 images"),
     (draws.sampling_kernel, "sample", other_tokens, "sampling: all kinds"),
     (draws.penalties_kernel, "change_logits", scaled, "penalties: 3 rows"),
     (draws.token_logprobs_kernel, "token_logprobs", lambda f: lambda *a, **o: f(*a, **o) + 1, "token_logprobs: 3 rows"),

@@ -58,12 +58,13 @@ def test_the_workspaces_are_those_of_the_kernels() -> None:
         assert plan.moe_bytes() == num_bytes(found.moe)
         rows = sampling.allocate_workspace(CONFIGS.sampling, plan.max_num_seqs, REAL.vocab_size, META)
         assert plan.sampling_bytes() == num_bytes(rows)
-        assert plan.records_bytes() == num_bytes(penalties.allocate_table(plan.max_num_seqs, REAL.vocab_size, META))
+        table = penalties.allocate_table(plan.max_num_seqs + 1, REAL.vocab_size, META)
+        assert plan.records_bytes() == num_bytes(table)
         found_logprobs = token_logprobs.allocate_workspace(
             CONFIGS.token_logprobs, max(plan.max_num_seqs, ROWS_AT_ONCE), REAL.vocab_size, META
         )
         told = [LogprobRows(n, META).device for n in (plan.max_num_seqs, padded(plan.max_num_batched_tokens))]
-        assert plan.logprobs_bytes() == num_bytes(found_logprobs) + sum(map(num_bytes, told))
+        assert plan.logprobs_bytes() == num_bytes(found_logprobs) + 3 * sum(map(num_bytes, told))
 
 
 def test_the_table_of_positions() -> None:

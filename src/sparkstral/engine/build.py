@@ -7,7 +7,6 @@ Every part knows only what it is given here.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from sparkstral.checkpoint.forms import Part
+from sparkstral.checkpoint.held import decoded_lines
 from sparkstral.checkpoint.load import load_planned
 from sparkstral.checkpoint.locate import locate_tokenizer
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
@@ -30,13 +29,15 @@ from sparkstral.kernels.select import select_kernels
 from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
-from sparkstral.memory.lines import PlanLine
+from sparkstral.memory.ledger import draw_ledger, show_ledger
+from sparkstral.memory.lines import PassMemory, PlanLine
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory, host_memory
 from sparkstral.memory.workspace import Workspace
 from sparkstral.model.config import LATENT_WIDTH
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.runner.block_copy import BlockCopier
+from sparkstral.runner.held import held_bytes, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
@@ -85,6 +86,7 @@ def build_engine(
         fast = FastParts(config, load_plan, kernels, device, dtype)
     memory_plan = plan_memory(config, load_plan, device, dtype, fast).require()
     logger.info("memory plan:\n%s", memory_plan.table())
+    before = taken_now(device)
     vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
     grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
 
@@ -126,6 +128,7 @@ def build_engine(
             del weights  # the model has taken them over
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
             runner, latent_pool = fast_runner, fast_runner.latent_pool
+            measured = fast.measure(fast_runner)
         else:
             model = Mistral4(model_config, weights, device, dtype)
             del weights  # the model has its own form of them
@@ -133,13 +136,17 @@ def build_engine(
                 model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
             )
             runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+            measured = held_bytes({"model": model, "latent_pool": latent_pool})
         on_failure.pop_all()
+    ledger = draw_ledger(memory_plan.lines, measured, taken_now(device).used_bytes - before.used_bytes)
+    logger.info("memory taken:\n%s", show_ledger(ledger))
     info = EngineInfo(
         max_model_len=memory_plan.max_model_len,
         block_size_tokens=config.block_size_tokens,
         num_usable_blocks=cache.pool.num_usable,
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
+        memory=ledger,
     )
     persistence = None
     if config.kv_dir is not None:
@@ -194,26 +201,21 @@ def plan_memory(
         dtype_bytes=dtype.itemsize,
         block_size_tokens=config.block_size_tokens,
     )
+    workspace: PassMemory
     if fast is not None:
-        held, of_kernels = fast.held_lines(), fast.workspace
-        asked = PlanRequest(held, of_kernels, layout, config.max_model_len, config.kv_memory_bytes)
-        return draw_plan(asked, available_memory(device))
-    num_parameters = sum(
-        math.prod(buffer.shape) * (2 if buffer.part is Part.PACKED else 1)
-        for buffer in load_plan.buffers
-        if buffer.part in (Part.WEIGHT, Part.PACKED)
-    )
-    weights = (
-        PlanLine("weights", num_parameters * dtype.itemsize, f"{num_parameters:,} parameters in {dtype}"),
-        PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
-    )
-    workspace = Workspace(
-        model=model_config,
-        dtype_bytes=dtype.itemsize,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_seqs=config.max_num_seqs,
-    )
-    request = PlanRequest(weights, workspace, layout, config.max_model_len, config.kv_memory_bytes)
+        held, workspace = fast.held_lines(), fast.workspace
+    else:
+        held = (
+            *decoded_lines(model_config, dtype.itemsize, str(dtype).removeprefix("torch.")),
+            PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
+        )
+        workspace = Workspace(
+            model=model_config,
+            dtype_bytes=dtype.itemsize,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+        )
+    request = PlanRequest(held, workspace, layout, config.max_model_len, config.kv_memory_bytes)
     return draw_plan(request, available_memory(device))
 
 

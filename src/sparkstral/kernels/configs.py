@@ -17,8 +17,10 @@ from sparkstral.kernels.rms_norm import triton_kernel as rms_norm
 from sparkstral.kernels.rope import triton_kernel as rope
 from sparkstral.kernels.sampling import triton_kernel as sampling
 from sparkstral.kernels.token_logprobs import triton_kernel as token_logprobs
+from sparkstral.kernels.vision_attention import triton_kernel as vision_attention
 
-_FIELDS = {"bf16_linear": "linear", "mla_decode": "decode", "mla_prefill": "prefill", "moe_experts": "moe"}
+_FIELDS = {"bf16_linear": "linear", "mla_decode": "decode", "mla_prefill": "prefill", "moe_experts": "moe",
+           "vision_attention": "vision"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class KernelConfigs:
     sampling: sampling.SamplingConfig
     penalties: penalties.PenaltiesConfig
     token_logprobs: token_logprobs.TokenLogprobsConfig
+    vision: vision_attention.VisionAttentionConfig
     pdl: bool
 
     @classmethod
@@ -53,6 +56,7 @@ class KernelConfigs:
             sampling=sampling.CONFIGS[capability],
             penalties=penalties.CONFIGS[capability],
             token_logprobs=token_logprobs.CONFIGS[capability],
+            vision=vision_attention.CONFIGS[capability],
             pdl=pdl,
         )
 

@@ -44,6 +44,10 @@ class KernelSizes:
     logprobs_stretch: int  # the same of kernels/token_logprobs
 
 
+GB10_KERNELS = KernelSizes(max_splits=64, max_few=64, sampling_stretch=4096, logprobs_stretch=4096)
+"""Of the shipped configurations for CUDA capability 12.1; a test holds them equal."""
+
+
 @dataclass(frozen=True, slots=True)
 class FastWorkspace:
     """The passes of the fast model: their largest batch, and what the kernels hold for it."""
@@ -129,15 +133,16 @@ class FastWorkspace:
         return self.max_num_seqs * (8 * self.model.vocab_size + 20 * stretches + 16 * _BUCKETS)
 
     def records_bytes(self) -> int:
-        """kernels/penalties: what each request has said, and its biases."""
-        return self.max_num_seqs * (self.model.vocab_size + 2 * MAX_BIASED_TOKENS) * 4
+        """kernels/penalties: what each request has said, and its biases; one record is on its way from the host."""
+        return (self.max_num_seqs + 1) * (self.model.vocab_size + 2 * MAX_BIASED_TOKENS) * 4
 
     def logprobs_bytes(self) -> int:
-        """kernels/token_logprobs: the likeliest tokens of each stretch, and of each sampled and each prompt's token."""
+        """kernels/token_logprobs: the likeliest tokens of each stretch, and of each sampled and each prompt's token,
+        on the device and twice on the host."""
         stretches = -(-self.model.vocab_size // self.kernels.logprobs_stretch)
         found = max(self.max_num_seqs, _PROMPT_LOGITS) * stretches * (8 + 8 * MAX_TOP_LOGPROBS)
         prompt = -(-self.max_num_batched_tokens // _PROMPT_LOGITS) * _PROMPT_LOGITS
-        return found + (self.max_num_seqs + prompt) * 4 * (1 + 2 * MAX_TOP_LOGPROBS)
+        return found + 3 * (self.max_num_seqs + prompt) * 4 * (1 + 2 * MAX_TOP_LOGPROBS)
 
     def positions_bytes(self, max_model_len: int) -> int:
         """The rotation and the query's scale of every position."""

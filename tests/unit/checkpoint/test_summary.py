@@ -9,12 +9,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from transformers import Mistral3Config, Mistral4Config
+from transformers import Mistral3Config, Mistral4Config, PixtralVisionConfig
 
+from sparkstral.checkpoint.facts import facts_of_load, released_model
 from sparkstral.checkpoint.forms import Form
+from sparkstral.checkpoint.held import held_lines
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.slots import TensorClass
 from sparkstral.checkpoint.summary import CheckpointSummary, summarize
+from sparkstral.memory.holding import Holding
 from tests.support.header_only import mistral_small_4_fp8_hf, mistral_small_4_nvfp4, write_header_only
 from tests.support.tiny_checkpoint import write_native
 from tests.unit.checkpoint.test_names_native import MISTRAL_SMALL_4, REAL_PARAMS
@@ -50,7 +53,8 @@ def fp8_plan(tmp_path_factory: pytest.TempPathFactory) -> LoadPlan:
         folder / "model.safetensors",
         {name: (dtype, shape) for name, dtype, shape in mistral_small_4_fp8_hf()},
     )
-    config = Mistral3Config(text_config=Mistral4Config(), tie_word_embeddings=False)
+    tower = PixtralVisionConfig(image_size=1540, patch_size=14, hidden_act="silu")
+    config = Mistral3Config(text_config=Mistral4Config(), vision_config=tower, tie_word_embeddings=False)
     config.architectures = ["Mistral3ForConditionalGeneration"]
     config.save_pretrained(folder)
     return plan_load(folder)
@@ -85,9 +89,9 @@ def test_nvfp4_release_by_class(nvfp4_plan: LoadPlan, tensor_class: TensorClass,
     assert found.num_bytes == num_bytes
 
 
-def test_nvfp4_release_takes_the_text_models_bytes_in_memory(nvfp4_plan: LoadPlan) -> None:
-    assert nvfp4_plan.weights_bytes == 69_944_959_408
-    assert sum(span.num_bytes for span in nvfp4_plan.spans) == 69_944_959_408
+def test_nvfp4_release_takes_its_models_bytes_in_memory(nvfp4_plan: LoadPlan) -> None:
+    assert nvfp4_plan.weights_bytes == 69_944_959_408 + 856_944_640  # text, vision
+    assert sum(span.num_bytes for span in nvfp4_plan.spans) == nvfp4_plan.weights_bytes
 
 
 def test_nvfp4_release_quantizes_experts_only(nvfp4_plan: LoadPlan) -> None:
@@ -101,10 +105,9 @@ def test_nvfp4_release_quantizes_experts_only(nvfp4_plan: LoadPlan) -> None:
     }
 
 
-def test_nvfp4_release_skips_vision_and_activation_scales(nvfp4_plan: LoadPlan) -> None:
+def test_nvfp4_release_skips_activation_scales(nvfp4_plan: LoadPlan) -> None:
     skipped = {row.name: row for row in summarize(nvfp4_plan).classes if row.skipped_reason}
     assert {name: row.num_tensors for name, row in skipped.items()} == {
-        TensorClass.VISION: 222,
         TensorClass.ACTIVATION_SCALES: 36 * 129 * 3,
     }
     assert len(nvfp4_plan.skipped) + len(nvfp4_plan.used) == 56_313
@@ -159,3 +162,13 @@ def test_summary_is_json(tmp_path: Path) -> None:
         "F8_E4M3": 2 * 4 * 3 * 64 * 32 // 16,
         "F32": 2 * 4 * 3 * 4,
     }
+
+
+def test_a_plan_without_headers_takes_the_release_for_what_it_is(nvfp4_plan: LoadPlan) -> None:
+    by_headers, by_params = facts_of_load(nvfp4_plan, "x"), released_model()
+    assert by_headers.forms == by_params.forms
+    assert by_headers.config == by_params.config
+    scales = next(line.num_bytes for line in by_headers.stored if line.name == "activation scales")
+    assert by_headers.stored_bytes - scales == by_params.stored_bytes
+    held = held_lines(nvfp4_plan.config, nvfp4_plan.forms, Holding(), "headers")
+    assert sum(line.num_bytes for line in held if line.name != "w_uk, w_uv") == nvfp4_plan.weights_bytes

@@ -20,7 +20,7 @@ TOP_K, SLOTS = 4, 5
 # The kernels with a choice of configuration.
 OPERATIONS = (
     "bf16_linear", "embed", "latent_write", "mla_decode", "mla_prefill", "moe_experts", "nvfp4_linear", "penalties",
-    "rms_norm", "rope", "sampling", "token_logprobs",
+    "rms_norm", "rope", "sampling", "token_logprobs", "vision_attention",
 )  # fmt: skip
 
 
@@ -106,6 +106,7 @@ def small_setting() -> Setting:
     configs["mla_prefill"] = replace(configs["mla_prefill"], queries=16, keys=16)
     for name in ("sampling", "penalties", "token_logprobs"):
         configs[name] = replace(configs[name], stretch=128)
+    configs["vision_attention"] = replace(configs["vision_attention"], queries=16, keys=16)
     many = replace(configs["nvfp4_linear"].many, rows=16, columns=32, depth=32)
     configs["nvfp4_linear"] = replace(configs["nvfp4_linear"], many=many, max_few=4)
     pairs = tuple(replace(pair, gate_up=many, down=many) for pair in configs["moe_experts"].many)
