@@ -150,6 +150,12 @@ class FastMistral4:
             )  # fmt: skip
         return self._add_norm(stream, None, self._norm)
 
+    def scale_softmax(self, ratio: float) -> None:
+        """Multiply the softmax's scale, by way of the norm whose output is all that queries are made of. For
+        `sparkstral verify`; serving has no need of it."""
+        for layer in self._layers:
+            layer.q_a_norm.copy_(layer.q_a_norm.float() * ratio)
+
     def _write_latents(
         self, layer: FastLayerWeights, stream: Tensor, batch: FastBatch, terms: _Terms, pool: Tensor
     ) -> Tensor:
