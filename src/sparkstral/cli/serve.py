@@ -12,6 +12,8 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Literal
 
@@ -23,7 +25,7 @@ from sparkstral.api.app import create_app
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
-from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
@@ -79,8 +81,9 @@ def serve(
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
     log_style: Literal["json", "text"] = "json" if as_json else "text"
     logs.configure(log_style)
+    _listen(host, port).close()  # said before a download, which may take an hour
     engine_config = options.engine_config(
-        resolve_model(model),
+        Path(model),
         device=device,
         kernels=kernels,
         max_model_len=max_model_len,
@@ -92,6 +95,7 @@ def serve(
         kv_dir_size=kv_dir_size,
         threads=threads,
     )
+    engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
     server_config = ServerConfig(
         host=host,
         port=port,
