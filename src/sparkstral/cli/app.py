@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sparkstral.cli import bench, bench_load, chat, connect, download, eval_demo, inspect, plan, serve
+from sparkstral.cli import bench, bench_load, chat, connect, doctor, download, eval_demo, inspect, plan, serve
 from sparkstral.errors import ConfigError, SparkstralError
 
 app = typer.Typer(
@@ -43,6 +43,7 @@ app.command("chat")(chat.chat)
 app.command("plan")(plan.plan)
 app.command("connect")(connect.connect)
 app.command("download")(download.download)
+app.command("doctor")(doctor.doctor)
 app.command("verify")(bench.verify)
 app.command("tune")(bench.tune)
 
