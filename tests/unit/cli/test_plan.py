@@ -56,7 +56,8 @@ def test_people_see_a_bar_the_lines_and_the_verdict(run: Run) -> None:
     ended = run("plan", "--concurrency", "40", "--max-model-len", "32768")
     text = re.sub(r"\s+", " ", ended.out)
     assert ended.code == 0
-    for words in ("█", "routed experts", "kept free", "projected, not measured", "to spare: one request may have 32,768"):
+    spare = "to spare: one request may have 32,768"
+    for words in ("█", "routed experts", "kept free", "projected, not measured", spare):
         assert words in text
     assert "--max-num-seqs 40" in text
     refused = run("plan", "--no-mla", "--max-model-len", "42000")
