@@ -37,26 +37,12 @@ def repair_history(messages: Sequence[ChatMessage], place: str = "messages") -> 
     if not messages:
         raise RequestError(f"{place} is empty; send at least one message.", place)
     _refuse_unmendable(messages)
-    steps: list[tuple[str, Callable[[list[ChatMessage]], list[ChatMessage]]]] = [
-        ("drop_empty_turns", drop_empty_turns),
-        ("system_after_answer_to_user", system_after_answer_to_user),
-        ("merge_turns", merge_turns),
-        ("close_thoughts", close_thoughts),
-        ("plain_call_names", plain_call_names),
-        ("native_tool_ids", native_tool_ids),
-        ("orphan_results_to_user", orphan_results_to_user),
-        ("join_repeated_results", join_repeated_results),
-        ("results_follow_calls", results_follow_calls),
-        ("add_missing_results", add_missing_results),
-        ("continue_last_turn", continue_last_turn),
-        ("add_user_turn", add_user_turn),
-    ]
     current = _without_empty_parts(messages)
     repairs = []
-    for name, step in steps:
+    for step in STEPS:
         repaired = step(current)
         if repaired != current:
-            repairs.append(name)
+            repairs.append(step.__name__)
         current = repaired
     return RepairedHistory(tuple(current), tuple(repairs))
 
@@ -272,3 +258,20 @@ def add_user_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
         return messages
     start = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     return [*messages[:start], ChatMessage("user"), *messages[start:]]
+
+
+# In the order in which they are taken; each is told by its function's name.
+STEPS: tuple[Callable[[list[ChatMessage]], list[ChatMessage]], ...] = (
+    drop_empty_turns,
+    system_after_answer_to_user,
+    merge_turns,
+    close_thoughts,
+    plain_call_names,
+    native_tool_ids,
+    orphan_results_to_user,
+    join_repeated_results,
+    results_follow_calls,
+    add_missing_results,
+    continue_last_turn,
+    add_user_turn,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -16,7 +17,8 @@ from sparkstral.config import ServerConfig
 from sparkstral.errors import NotReadyError, OverloadedError, RequestError
 from sparkstral.logs import JsonFormatter
 from sparkstral.serving.admission import Admission
-from sparkstral.serving.generate import Generator
+from sparkstral.serving.answers import MAX_UNREAD_EVENTS
+from sparkstral.serving.generate import Generator, variants
 from sparkstral.types import (
     ChatMessage,
     ChatRequest,
@@ -217,6 +219,53 @@ def test_a_clients_own_deadline_ends_its_answer_in_words_and_aborts_it(tokenizer
     assert event.failure.code == "timeout"
     assert "0.01 s, the time that the client gave it" in event.failure.message
     assert engine.has_aborted.is_set()
+
+
+def test_the_time_of_a_request_begins_when_it_arrives(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one", "</s>"), hang_after=0)
+
+    async def main() -> list[OutputEvent]:
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), Heard())
+        arrived_s = time.monotonic() - 3000  # so long was its body under way
+        prepared = await generator.prepare(ask(), "one", Urgency(timeout_s=3000), arrived_s)
+        return [event async for _, event in generator.run_all([prepared])]
+
+    (event,) = asyncio.run(main())
+    assert isinstance(event, Failed)
+    assert event.failure.code == "timeout"
+
+
+@pytest.mark.parametrize("fail_after", [0, 2])
+def test_the_first_answer_that_fails_is_the_end_of_all(tokenizer: ChatTokenizer, fail_after: int) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one two three", "</s>"))
+    engine.fail_after = (fail_after, Failure("numerics", "Not a number."))
+    heard = Heard()
+
+    async def main() -> list[OutputEvent]:
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(3), heard)
+        prepared = await generator.prepare(ask(), "one")
+        return [event async for _, event in generator.run_all(variants(prepared, 3))]
+
+    *others, last = asyncio.run(main())
+    assert isinstance(last, Failed)
+    assert all(isinstance(event, TextDelta) for event in others)
+    assert len(heard.outcomes) == 3
+
+
+def test_answers_that_nobody_reads_wait(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "tide " * 1000, "</s>"))
+    heard = Heard()
+
+    async def main() -> None:
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(3), heard)
+        prepared = await generator.prepare(ask(), "one")
+        async with aclosing(generator.run_all(variants(prepared, 3))) as events:
+            await anext(events)
+            for _ in range(2000):
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert heard.num_tokens < 2 * MAX_UNREAD_EVENTS
 
 
 @pytest.mark.parametrize("leave", [False, True])
