@@ -25,7 +25,7 @@ _RULES = tuple(
     for pattern, name in (
         (r"vision|projector", "vision and projector"),
         (r"draft|eagle", "draft head"),
-        (r"\b_?workspace\b|\b_rotations\b|\b_query_scales\b", "workspaces"),
+        (r"workspace\b|logprobs\b|\b_(records|rotations|query_scales)\b", "workspaces"),
         (r"\b_(records|logprobs|logprobs_workspace|prompt_logprobs)\b", "workspaces"),
         (r"\b_buffers\b", "step buffers"),
         (r"\b_?latent_pool\b", "KV pool"),

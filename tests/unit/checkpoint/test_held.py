@@ -44,9 +44,9 @@ def test_the_release_by_class() -> None:
 
 def test_attention_and_head_in_fp8_are_half_and_a_scale_a_row() -> None:
     plain, small = by_name(Holding()), by_name(Holding(dense="fp8"))
-    rows = 36 * (1024 + 4096 + 320 + 6144 + 4096)
-    norms = 36 * (1024 + 256)
-    assert small["attention"] == (plain["attention"] - 2 * norms) // 2 + 4 * rows + 2 * norms
+    rows = 36 * (1024 + 4096 + 320 + 4096)
+    kept = 2 * 36 * (1024 + 256 + 6144 * 256)  # the norms, and kv_b_proj
+    assert small["attention"] == (plain["attention"] - kept) // 2 + 4 * rows + kept
     assert small["output head"] == plain["output head"] // 2 + 4 * 131_072
     changed = {name for name in plain if plain[name] != small[name]}
     assert changed == {"attention", "output head"}

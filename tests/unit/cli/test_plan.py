@@ -56,9 +56,10 @@ def test_people_see_a_bar_the_lines_and_the_verdict(run: Run) -> None:
     ended = run("plan", "--concurrency", "40", "--max-model-len", "32768")
     text = re.sub(r"\s+", " ", ended.out)
     assert ended.code == 0
-    for words in ("█", "routed experts", "kept free", "projected, not measured", "to spare: one request may have 32,768"):
+    for words in ("█", "routed experts", "kept free", "projected, not measured", "one request may have 32,768 tokens"):
         assert words in text
     assert "--max-num-seqs 40" in text
+    assert "--dense fp8 --kv fp8" in re.sub(r"\s+", " ", run("plan", "--kv", "fp8", "--dense", "fp8").out)
     refused = run("plan", "--no-mla", "--max-model-len", "42000")
     assert refused.code == 1
     assert "short by 0.11 GiB" in re.sub(r"\s+", " ", refused.out)

@@ -17,18 +17,20 @@ from sparkstral.memory.holding import Holding
 from sparkstral.model.fast_mistral4 import FastMistral4
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.runner.held import OTHER, Taken, held_bytes, resident_bytes, split_shared_expert, taken_now
+from sparkstral.types import Precision
 from tests.support.fast_model import LIMITS, small_configs, with_stacks
 from tests.support.tiny_checkpoint import write_native
 
 CPU = torch.device("cpu")
 
 
-def test_the_fast_model_holds_what_is_planned_class_by_class(tmp_path: Path) -> None:
+@pytest.mark.parametrize("dense", ["bf16", "fp8"])
+def test_the_fast_model_holds_what_is_planned_class_by_class(tmp_path: Path, dense: Precision) -> None:
     plan = plan_load(write_native(tmp_path))
     config, weights = load_planned(plan)
-    model = FastMistral4(config, with_stacks(weights), small_configs(), LIMITS, CPU, torch.bfloat16)
+    model = FastMistral4(config, with_stacks(weights), small_configs(), LIMITS, CPU, torch.bfloat16, dense)
     found = split_shared_expert(held_bytes({"model": model}), config.n_routed_experts)
-    planned = held_lines(config, plan.forms, Holding(), "headers")
+    planned = held_lines(config, plan.forms, Holding(dense=dense), "headers")
     assert {line.name: found.pop(line.name) for line in planned} == {line.name: line.num_bytes for line in planned}
     assert set(found) == {"workspaces"}
 
