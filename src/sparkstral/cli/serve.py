@@ -13,6 +13,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from sparkstral.api.app import create_app
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
-from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
@@ -86,8 +87,9 @@ def serve(
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
     log_style: Literal["json", "text"] = "json" if as_json else "text"
     logs.configure(log_style)
+    _listen(host, port).close()  # said before a download, which may take an hour
     engine_config = options.engine_config(
-        resolve_model(model),
+        Path(model),
         device=device,
         kernels=kernels,
         dense=dense,
@@ -104,6 +106,7 @@ def serve(
         max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
+    engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
     server_config = ServerConfig(
         host=host,
         port=port,

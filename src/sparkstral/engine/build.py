@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -77,23 +77,13 @@ def build_engine(
     report(EnginePhase.LOADING)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    device = choose_device(config.device)
-    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    kernels = select_kernels(config.kernels, device)
+    device, dtype, load_plan, fast, memory_plan = prepare(config)
     speculative = "prompt-lookup" if config.speculative == "auto" else config.speculative
-    if kernels is not None:
+    if fast is not None:
         speculative = "off"
-    load_plan = plan_load(config.model_path)
-    model_config = load_plan.config
-    fast: FastParts | None = None
-    if kernels is not None:
-        from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
-
-        fast = FastParts(config, load_plan, kernels, device, dtype)
-    memory_plan = plan_memory(config, load_plan, device, dtype, fast)
     require(memory_plan, config, device)
     logger.info("memory plan:\n%s", memory_plan.table())
+    model_config = load_plan.config
     before = taken_now(device)
     vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
     grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
@@ -166,6 +156,31 @@ def build_engine(
             cache, open_block_store(config, load_plan, dtype), BlockCopier(latent_pool)
         )
     return EngineCore(scheduler, runner, grammars, inbox, send, persistence), info
+
+
+class Prepared(NamedTuple):
+    """What is known of an engine from its settings, the headers and the machine, before anything is loaded."""
+
+    device: torch.device
+    dtype: torch.dtype
+    load_plan: LoadPlan
+    fast: FastParts | None
+    memory_plan: MemoryPlan  # which may not fit
+
+
+def prepare(config: EngineConfig) -> Prepared:
+    """Raises CheckpointError and ConfigError with what to do."""
+    device = choose_device(config.device)
+    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    kernels = select_kernels(config.kernels, device)
+    load_plan = plan_load(config.model_path)
+    fast: FastParts | None = None
+    if kernels is not None:
+        from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
+
+        fast = FastParts(config, load_plan, kernels, device, dtype)
+    return Prepared(device, dtype, load_plan, fast, plan_memory(config, load_plan, device, dtype, fast))
 
 
 def open_block_store(config: EngineConfig, load_plan: LoadPlan, dtype: torch.dtype) -> BlockStore:
