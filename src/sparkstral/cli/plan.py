@@ -39,7 +39,7 @@ class Draft(StrEnum):
 
 
 # What a segment of the bar is made of, in its order; the colours only tell neighbours apart.
-_WEIGHTS = frozenset({*(kind.value for kind in TensorClass), "w_uk, w_uv"})
+_WEIGHTS = frozenset({*(kind.value for kind in TensorClass), "w_uk, w_uv", "allocator gaps"})
 _SEGMENTS = (
     ("weights", "blue"), ("draft head", "cyan"), ("KV cache", "green"), ("workspaces", "magenta"),
     ("host and driver", "yellow"), ("kept free", "red"), ("spare", "bright_black"),

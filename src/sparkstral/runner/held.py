@@ -66,6 +66,15 @@ def taken_now(device: torch.device) -> Taken:
     return Taken(total_bytes - free_bytes, torch.cuda.memory_reserved(device))
 
 
+def reserved_bytes(device: torch.device) -> int:
+    """What PyTorch's allocator holds for tensors that are there and for graphs; what it only keeps is given back."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(device)
+
+
 def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
     """Of this process; 0 where the kernel does not tell."""
     try:
