@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sparkstral.cli import bench, bench_load, chat, connect, doctor, download, eval_demo, inspect, plan, serve
+from sparkstral.cli import bench, bench_load, chat, connect, deploy, doctor, download, eval_demo, inspect, plan, serve
 from sparkstral.errors import ConfigError, SparkstralError
 
 app = typer.Typer(
@@ -51,6 +51,13 @@ inspect_app = typer.Typer(help="Look into a checkpoint or at what the model sees
 inspect_app.command("checkpoint")(inspect.checkpoint)
 inspect_app.command("tokens")(inspect.tokens)
 app.add_typer(inspect_app, name="inspect")
+
+deploy_app = typer.Typer(help="Run it beyond this terminal: shown first, done with --apply.", no_args_is_help=True)
+deploy_app.command("docker")(deploy.docker)
+deploy_app.command("systemd")(deploy.systemd)
+deploy_app.command("vllm")(deploy.vllm)
+deploy_app.command("cluster")(deploy.cluster)
+app.add_typer(deploy_app, name="deploy")
 
 eval_app = typer.Typer(help="Measure what the model can do.", no_args_is_help=True)
 eval_app.command("demo")(eval_demo.demo)
