@@ -17,7 +17,7 @@ def format_bytes(num_bytes: int) -> str:
 
 def format_gib(num_bytes: int) -> str:
     """`num_bytes` in GiB, so that sums can be followed; what would be none of them in the largest unit below it."""
-    return format_bytes(num_bytes) if abs(num_bytes) < GiB / 100 else f"{num_bytes / GiB:.2f} GiB"
+    return format_bytes(num_bytes) if abs(num_bytes) < GiB / 10 else f"{num_bytes / GiB:.2f} GiB"
 
 
 def format_seconds(seconds: float) -> str:

@@ -23,6 +23,8 @@ Tensors = dict[str, Tensor]
 E2M1_RMS = 2.926  # of the 16 codes: {0, .5, 1, 1.5, 2, 3, 4, 6} and their negatives
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5368709120\n"
 E4M3_SCALES = (150.0, 350.0)  # where random block scales lie
+VISION_HIDDEN, VISION_WIDTH, VISION_LAYERS = 128, 96, 2
+MAX_IMAGE_SIZE = 140  # 5 tokens each way
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,24 @@ class TinyModel:
             },
         }
         if with_vision:
-            params["vision_encoder"] = {"image_token_id": 10, "hidden_size": 32, "num_hidden_layers": 1}
+            params["vision_encoder"] = {
+                "image_token_id": 10,
+                "image_break_token_id": 12,
+                "image_end_token_id": 13,
+                "intermediate_size": VISION_WIDTH,
+                "num_hidden_layers": VISION_LAYERS,
+                "num_attention_heads": VISION_HIDDEN // 64,
+                "mm_projector_id": "patch_merge",
+                "spatial_merge_size": 2,
+                "hidden_size": VISION_HIDDEN,
+                "num_channels": 3,
+                "image_size": MAX_IMAGE_SIZE,
+                "max_image_size": MAX_IMAGE_SIZE,
+                "patch_size": 14,
+                "rope_theta": 10000.0,
+                "add_pre_mm_projector_layer_norm": True,
+                "adapter_bias": False,
+            }
         return params
 
     def hf_config(self) -> dict[str, Any]:
@@ -207,11 +226,22 @@ def native_tensors(
     norm("norm", hidden)
     dense("output", model.vocab_size, hidden)
     if with_vision:
-        norm("vision_encoder.ln_pre", 32)
-        dense("vision_encoder.transformer.layers.0.attention.wq", 32, 32)
-        norm("pre_mm_projector_norm", 32)
-        dense("patch_merger.merging_layer", 32, 128)
-        dense("vision_language_adapter.w_in", hidden, 32)
+        conv = normal(VISION_HIDDEN, 3 * 14 * 14).view(VISION_HIDDEN, 3, 14, 14)
+        tensors["vision_encoder.patch_conv.weight"] = conv.to(dtype)
+        norm("vision_encoder.ln_pre", VISION_HIDDEN)
+        for layer in range(VISION_LAYERS):
+            prefix = f"vision_encoder.transformer.layers.{layer}."
+            norm(prefix + "attention_norm", VISION_HIDDEN)
+            norm(prefix + "ffn_norm", VISION_HIDDEN)
+            for matrix in ("wq", "wk", "wv", "wo"):
+                dense(f"{prefix}attention.{matrix}", VISION_HIDDEN, VISION_HIDDEN)
+            dense(prefix + "feed_forward.w1", VISION_WIDTH, VISION_HIDDEN)
+            dense(prefix + "feed_forward.w3", VISION_WIDTH, VISION_HIDDEN)
+            dense(prefix + "feed_forward.w2", VISION_HIDDEN, VISION_WIDTH)
+        norm("pre_mm_projector_norm", VISION_HIDDEN)
+        dense("patch_merger.merging_layer", VISION_HIDDEN, 4 * VISION_HIDDEN)
+        dense("vision_language_adapter.w_in", hidden, VISION_HIDDEN)
+        dense("vision_language_adapter.w_out", hidden, hidden)
     return tensors
 
 
@@ -240,6 +270,16 @@ HF_VISION_NAMES = {
     "pre_mm_projector_norm.": "model.multi_modal_projector.norm.",
     "patch_merger.": "model.multi_modal_projector.patch_merger.",
     "vision_language_adapter.w_in.": "model.multi_modal_projector.linear_1.",
+    "vision_language_adapter.w_out.": "model.multi_modal_projector.linear_2.",
+}
+HF_VISION_MATRICES = {
+    ".wq.": ".q_proj.",
+    ".wk.": ".k_proj.",
+    ".wv.": ".v_proj.",
+    ".wo.": ".o_proj.",
+    ".w1.": ".gate_proj.",
+    ".w3.": ".up_proj.",
+    ".w2.": ".down_proj.",
 }
 HF_SUFFIXES = {"qscale_weight": "weight_scale_inv", "qscale_act": "activation_scale"}
 
@@ -265,7 +305,12 @@ def hf_tensors(native: Mapping[str, Tensor], prefix: str = "model.", *, stacked:
             hf_prefix = HF_VISION_NAMES[native_prefix]
             if not prefix.startswith("model."):  # as transformers 5.24 saves it
                 hf_prefix = hf_prefix.removeprefix("model.")
-            tensors[hf_prefix + name.removeprefix(native_prefix)] = tensor
+            if ".wq." in name or ".wk." in name:
+                tensor = in_halves(tensor)
+            rest = name.removeprefix(native_prefix)
+            for native_part, hf_part in HF_VISION_MATRICES.items():
+                rest = rest.replace(native_part, hf_part)
+            tensors[hf_prefix + rest] = tensor
             continue
         _, layer, stem = name.split(".", 2)
         stem, suffix = stem.rsplit(".", 1)
@@ -295,6 +340,12 @@ def hf_tensors(native: Mapping[str, Tensor], prefix: str = "model.", *, stacked:
             tensors[stem + "gate_up_proj_activation_scale"] = stack("w1", "activation_scale")
             tensors[stem + "down_proj_activation_scale"] = stack("w2", "activation_scale")
     return tensors
+
+
+def in_halves(weight: Tensor) -> Tensor:
+    """Vision's queries and keys as transformers has them: of each head's 64 rows the even ones before the odd ones."""
+    heads = [torch.cat((head[0::2], head[1::2])) for head in weight.split(64)]
+    return torch.cat(heads)
 
 
 def equal_gate_up_scales(native: Mapping[str, Tensor]) -> Tensors:
@@ -359,7 +410,19 @@ def vision_text_config(model: TinyModel = TINY) -> dict[str, Any]:
         "spatial_merge_size": 2,
         "tie_word_embeddings": False,
         "text_config": {"model_type": "mistral4", **model.hf_config()},
-        "vision_config": {"model_type": "pixtral", "hidden_size": 32},
+        "vision_config": {
+            "model_type": "pixtral",
+            "hidden_size": VISION_HIDDEN,
+            "intermediate_size": VISION_WIDTH,
+            "num_hidden_layers": VISION_LAYERS,
+            "num_attention_heads": VISION_HIDDEN // 64,
+            "head_dim": 64,
+            "num_channels": 3,
+            "image_size": MAX_IMAGE_SIZE,
+            "patch_size": 14,
+            "hidden_act": "silu",
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "axial"},
+        },
         "vision_feature_layer": -1,
     }
 

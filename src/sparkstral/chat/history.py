@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from sparkstral.chat.tool_ids import NativeIds
 from sparkstral.errors import RequestError
-from sparkstral.types import ChatMessage, Part, TextPart, ThinkPart, ToolCall
+from sparkstral.types import ChatMessage, ImagePart, Part, TextPart, ThinkPart, ToolCall
 
 _BETWEEN_MESSAGES = TextPart("\n\n")  # what mistral-common puts between merged messages
 _NO_RESULT = "No result: this call was not answered."
@@ -68,6 +68,11 @@ def _refuse_unmendable(messages: Sequence[ChatMessage]) -> None:
         if message.role != "assistant" and any(isinstance(part, ThinkPart) for part in message.parts):
             param = f"messages[{i}].content"
             raise RequestError(f"{param}: only an assistant message can hold reasoning.", param)
+        if message.role not in ("user", "tool"):
+            for part in message.parts:
+                if isinstance(part, ImagePart):
+                    sentence = f"`{part.place}` is an image; only a user's message or a tool's result can hold one."
+                    raise RequestError(sentence, part.place)
         for j, call in enumerate(message.tool_calls):
             param = f"messages[{i}].tool_calls[{j}].function"
             if not call.name:
@@ -83,8 +88,8 @@ def _refuse_unmendable(messages: Sequence[ChatMessage]) -> None:
 
 def _without_empty_parts(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Leaves out parts without a word, which is no repair. A last [THINK] to go on with stays."""
-    out = [replace(m, parts=tuple(part for part in m.parts if part.text)) for m in messages]
-    if ends_in_open_thought(messages) and not messages[-1].parts[-1].text:
+    out = [replace(m, parts=tuple(p for p in m.parts if isinstance(p, ImagePart) or p.text)) for m in messages]
+    if ends_in_open_thought(messages) and messages[-1].parts[-1] not in out[-1].parts[-1:]:
         out[-1] = replace(out[-1], parts=(*out[-1].parts, messages[-1].parts[-1]))
     return out
 

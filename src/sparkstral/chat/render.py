@@ -21,9 +21,11 @@ from mistral_common.utils.json_utils import validate_json_schema_by_draft7
 from pydantic import ValidationError
 
 from sparkstral.chat.history import CALL_NAME, ends_in_open_thought, repair_history
+from sparkstral.chat.images import PreparedImage
 from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.config import DEFAULT_MAX_IMAGES
 from sparkstral.errors import RequestError
-from sparkstral.types import ChatMessage, ChatRequest, Part, Prompt, TextPart, Tool
+from sparkstral.types import ChatMessage, ChatRequest, ImageInput, ImagePart, Part, Prompt, TextPart, ThinkPart, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +36,58 @@ class RenderedPrompt:
     repairs: tuple[str, ...]
 
 
-def render(request: ChatRequest, tokenizer: ChatTokenizer) -> RenderedPrompt:
+def render(request: ChatRequest, tokenizer: ChatTokenizer, max_images: int = DEFAULT_MAX_IMAGES) -> RenderedPrompt:
     """The prompt of `request`. Raises RequestError, naming the field, when it cannot be rendered."""
     _check_tools(request)
     history = repair_history(request.messages)
     _check_response_format(request, history.messages[-1])
+    images = _Images(tokenizer, history.messages, max_images)
     try:
         encoded = tokenizer.mistral.encode_chat_completion(
             ChatCompletionRequest(
-                messages=[_message(message) for message in history.messages],
+                messages=[_message(message, images) for message in history.messages],
                 tools=[_tool(tool) for tool in request.tools] or None,
                 reasoning_effort=ReasoningEffort(request.reasoning_effort),
             )
         )
     except (MistralCommonException, ValueError, RecursionError) as error:
         raise RequestError(f"The messages cannot be rendered: {_reason(error)}.", "messages") from error
-    prompt = Prompt(tuple(encoded.tokens), prefilled_think=ends_in_open_thought(history.messages))
+    prompt = Prompt(
+        tuple(encoded.tokens), ends_in_open_thought(history.messages), images.placed(encoded.tokens, encoded.images)
+    )
     return RenderedPrompt(prompt, history.repairs)
+
+
+class _Images:
+    """The images of one request, prepared in the order of the messages."""
+
+    def __init__(self, tokenizer: ChatTokenizer, messages: Sequence[ChatMessage], max_images: int) -> None:
+        """Raises RequestError for the first that cannot be read, or is one too many."""
+        self._tokenizer = tokenizer
+        self._prepared: list[PreparedImage] = []
+        self._numbers: dict[int, int] = {}  # by the part's identity: places of a stored talk may come again
+        parts = [part for message in messages for part in message.parts if isinstance(part, ImagePart)]
+        if len(parts) > max_images:
+            raise RequestError(
+                f"The messages hold {len(parts)} images; this server reads {max_images} of a request (--max-images). "
+                "Send fewer.",
+                parts[max_images].place,
+            )
+        for part in parts:
+            if tokenizer.image_reader is None:
+                raise RequestError(f"`{part.place}` is an image, and this model's tokenizer knows none.", part.place)
+            self._numbers[id(part)] = len(self._prepared)
+            self._prepared.append(tokenizer.image_reader.prepare(part.data, part.place))
+
+    def chunk(self, part: ImagePart) -> ContentChunk:
+        number = self._numbers[id(part)]
+        return self._tokenizer.image_places.chunk(number, self._prepared[number])
+
+    def placed(self, token_ids: Sequence[int], numbers: Sequence[Any]) -> tuple[ImageInput, ...]:
+        """`numbers` in the order in which mistral-common has put them: it moves a last image before its text."""
+        if not self._prepared:
+            return ()
+        return self._tokenizer.image_places.find(token_ids, [self._prepared[int(number)] for number in numbers])
 
 
 def _reason(error: Exception) -> str:
@@ -117,8 +154,8 @@ def _tool(tool: Tool) -> wire_tools.Tool:
     return wire_tools.Tool(function=function)
 
 
-def _message(message: ChatMessage) -> wire.ChatMessage:
-    content = _content(message.parts)
+def _message(message: ChatMessage, images: _Images) -> wire.ChatMessage:
+    content = _content(message.parts, images)
     match message.role:
         case "system":
             return wire.SystemMessage(content=content)
@@ -137,15 +174,21 @@ def _message(message: ChatMessage) -> wire.ChatMessage:
             return wire.AssistantMessage(content=content, tool_calls=calls or None, prefix=message.prefix)
 
 
-def _content(parts: Sequence[Part]) -> str | list[ContentChunk]:
-    if all(isinstance(part, TextPart) for part in parts):
-        return "".join(part.text for part in parts)
-    return [
-        TextChunk(text=part.text)
-        if isinstance(part, TextPart)
-        else ThinkChunk(thinking=part.text, closed=part.closed)
-        for part in parts
-    ]
+def _content(parts: Sequence[Part], images: _Images) -> str | list[ContentChunk]:
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    if len(texts) == len(parts):
+        return "".join(texts)
+    return [_chunk(part, images) for part in parts]
+
+
+def _chunk(part: Part, images: _Images) -> ContentChunk:
+    match part:
+        case TextPart(text):
+            return TextChunk(text=text)
+        case ThinkPart(text, closed):
+            return ThinkChunk(thinking=text, closed=closed)
+        case ImagePart():
+            return images.chunk(part)
 
 
 def _arguments(text: str) -> str:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from mistral_common.tokens.tokenizers.base import TokenizerVersion
+from mistral_common.tokens.tokenizers.image import ImageEncoder
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 
+from sparkstral.chat.images import ImagePlaces, ImageReader
 from sparkstral.checkpoint.locate import TOKENIZER_FILE, locate_tokenizer
 from sparkstral.errors import CheckpointError
-from sparkstral.model.config import EOS_TOKEN_ID
+from sparkstral.model.config import EOS_TOKEN_ID, IMAGE_BREAK_TOKEN_ID, IMAGE_END_TOKEN_ID, IMAGE_TOKEN_ID
 
 
 class Control(IntEnum):
@@ -26,6 +28,9 @@ class Control(IntEnum):
 
     EOS = EOS_TOKEN_ID
     TOOL_CALLS = 9
+    IMAGE = IMAGE_TOKEN_ID
+    IMAGE_BREAK = IMAGE_BREAK_TOKEN_ID
+    IMAGE_END = IMAGE_END_TOKEN_ID
     ARGS = 32
     BEGIN_THINK = 34
     END_THINK = 35
@@ -34,6 +39,9 @@ class Control(IntEnum):
 _SPELLINGS = {
     Control.EOS: "</s>",
     Control.TOOL_CALLS: "[TOOL_CALLS]",
+    Control.IMAGE: "[IMG]",
+    Control.IMAGE_BREAK: "[IMG_BREAK]",
+    Control.IMAGE_END: "[IMG_END]",
     Control.ARGS: "[ARGS]",
     Control.BEGIN_THINK: "[THINK]",
     Control.END_THINK: "[/THINK]",
@@ -48,6 +56,12 @@ class ChatTokenizer:
         self._tekken = cast(Tekkenizer, mistral.instruct_tokenizer.tokenizer)
         self.num_control_tokens: int = self._tekken.num_special_tokens
         self.vocab_size: int = self._tekken.n_words
+        self.image_reader: ImageReader | None = None  # None: the file says nothing of images
+        encoder = mistral.instruct_tokenizer.image_encoder
+        if encoder is not None:
+            self.image_reader = ImageReader(encoder)
+            self.image_places = ImagePlaces(encoder.special_ids)
+            mistral.instruct_tokenizer.image_encoder = cast(ImageEncoder, self.image_places)
 
     @classmethod
     def load(cls, path: Path) -> ChatTokenizer:

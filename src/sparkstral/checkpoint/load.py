@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from sparkstral.checkpoint.forms import Form, Part
+from sparkstral.checkpoint.locate import Layout
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.spans import Buffer
 from sparkstral.checkpoint.stacking import DOWN, GATE_UP
 from sparkstral.checkpoint.stream import DEFAULT_READING, TORCH_DTYPES, LoadProgress, Reading, fill
 from sparkstral.errors import CheckpointError
-from sparkstral.model.config import ModelConfig
+from sparkstral.model.config import VISION_HEAD_DIM, ModelConfig, VisionConfig
 from sparkstral.model.weights import (
     AttentionWeights,
     DenseWeight,
@@ -27,6 +28,8 @@ from sparkstral.model.weights import (
     ModelWeights,
     Nvfp4Weight,
     StackedExperts,
+    VisionLayerWeights,
+    VisionWeights,
     Weight,
 )
 
@@ -142,7 +145,44 @@ def _assemble(plan: LoadPlan, parts: Mapping[str, Mapping[Part, Tensor]]) -> Mod
                 stacked=stacked,
             )
         )
-    return ModelWeights(tensor("embed_tokens"), tuple(layers), tensor("norm"), weight("lm_head"))
+    vision = None
+    if plan.config.vision is not None:
+        is_halved = plan.files.layout is Layout.HF
+        vision = _assemble_vision(plan.config.vision, tensor, interleave_pairs if is_halved else lambda weight: weight)
+    return ModelWeights(tensor("embed_tokens"), tuple(layers), tensor("norm"), weight("lm_head"), vision)
+
+
+def _assemble_vision(
+    config: VisionConfig, tensor: Callable[[str], Tensor], turned: Callable[[Tensor], Tensor]
+) -> VisionWeights:
+    layers = []
+    for layer in range(config.num_hidden_layers):
+        prefix = f"vision.layers.{layer}."
+        layers.append(
+            VisionLayerWeights(
+                attention_norm=tensor(prefix + "attention_norm"),
+                q_proj=turned(tensor(prefix + "q_proj")),
+                k_proj=turned(tensor(prefix + "k_proj")),
+                v_proj=tensor(prefix + "v_proj"),
+                o_proj=tensor(prefix + "o_proj"),
+                ffn_norm=tensor(prefix + "ffn_norm"),
+                gate=tensor(prefix + "gate"),
+                up=tensor(prefix + "up"),
+                down=tensor(prefix + "down"),
+            )
+        )
+    names = ("projector_norm", "merging_layer", "linear_1", "linear_2")
+    return VisionWeights(
+        tensor("vision.patch_conv"),
+        tensor("vision.ln_pre"),
+        tuple(layers),
+        *(tensor(f"vision.{name}") for name in names),
+    )
+
+
+def interleave_pairs(weight: Tensor) -> Tensor:
+    """[N * 64, D] with each head's pairs as two halves, as transformers has vision's queries and keys -> neighbours."""
+    return weight.view(-1, 2, VISION_HEAD_DIM // 2, weight.shape[-1]).transpose(1, 2).reshape(weight.shape)
 
 
 def _views(stacked: StackedExperts) -> tuple[ExpertWeights, ExpertWeights]:

@@ -7,23 +7,29 @@ Source: docs/model.md sections 1.1 and 3.5; transformers 5.24, models/mistral4 a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sparkstral.checkpoint.config_file import Section, read_json_object
 from sparkstral.checkpoint.index import CheckpointIndex
-from sparkstral.checkpoint.naming import VISION_REASON, Naming, SkippedPrefix, Source, StackedSource
-from sparkstral.checkpoint.slots import TensorClass
+from sparkstral.checkpoint.naming import Naming, Source, StackedSource, skipped_vision
 from sparkstral.errors import CheckpointError
 from sparkstral.model.config import (
+    IMAGE_TOKEN_ID,
     KV_LORA_RANK,
     N_SHARED_EXPERTS,
+    NUM_CHANNELS,
     NUM_EXPERTS_PER_TOK,
+    PATCH_SIZE,
     QK_NOPE_HEAD_DIM,
     QK_ROPE_HEAD_DIM,
     ROUTED_SCALING_FACTOR,
+    SPATIAL_MERGE_SIZE,
     V_HEAD_DIM,
+    VISION_HEAD_DIM,
     ModelConfig,
+    VisionConfig,
 )
 
 _MODEL_TYPES = {"Mistral4ForCausalLM": "mistral4", "Mistral3ForConditionalGeneration": "mistral3"}
@@ -38,11 +44,6 @@ _BOOKKEEPING = (
     "return_dict_in_generate", "router_aux_loss_coef", "torch_dtype", "transformers_version",
     "unsloth_version", "use_cache",
 )  # fmt: skip
-_VISION_KEYS = (
-    "image_token_id", "image_token_index", "multimodal_projector_bias", "projector_hidden_act",
-    "spatial_merge_size", "vision_config", "vision_feature_layer",
-)  # fmt: skip
-
 _LAYER_NAMES = {
     "attention_norm": "input_layernorm",
     "attention.q_a_proj": "self_attn.q_a_proj",
@@ -61,6 +62,25 @@ _LAYER_NAMES = {
 _EXPERT_NAMES = {"experts.gate": "gate_proj", "experts.up": "up_proj", "experts.down": "down_proj"}
 _PREFIXES = ("model.language_model.", "language_model.model.", "model.")
 _HEADS = ("lm_head", "language_model.lm_head")
+_VISION_NAMES = {
+    "patch_conv": "vision_tower.patch_conv",
+    "ln_pre": "vision_tower.ln_pre",
+    "projector_norm": "multi_modal_projector.norm",
+    "merging_layer": "multi_modal_projector.patch_merger.merging_layer",
+    "linear_1": "multi_modal_projector.linear_1",
+    "linear_2": "multi_modal_projector.linear_2",
+}
+_VISION_LAYER_NAMES = {
+    "attention_norm": "attention_norm",
+    "q_proj": "attention.q_proj",
+    "k_proj": "attention.k_proj",
+    "v_proj": "attention.v_proj",
+    "o_proj": "attention.o_proj",
+    "ffn_norm": "ffn_norm",
+    "gate": "feed_forward.gate_proj",
+    "up": "feed_forward.up_proj",
+    "down": "feed_forward.down_proj",
+}
 _VISION_PREFIXES = (
     "model.vision_tower.",
     "vision_tower.",
@@ -87,11 +107,50 @@ def read_hf_config(path: Path) -> ModelConfig:
             "(Mistral Small 4). Earlier Mistral Small models have another network; serve them with another "
             "engine."
         )
-    outer.constants_if_present({"tie_word_embeddings": False})
-    outer.ignore(*_BOOKKEEPING, *_VISION_KEYS)
+    vision = _read_vision_config(outer.section("vision_config"))
+    outer.constants({"image_token_id" if "image_token_id" in outer else "image_token_index": IMAGE_TOKEN_ID})
+    outer.constants_if_present(
+        {
+            "tie_word_embeddings": False,
+            "multimodal_projector_bias": False,
+            "projector_hidden_act": "gelu",
+            "spatial_merge_size": SPATIAL_MERGE_SIZE,
+            "vision_feature_layer": -1,
+        }
+    )
+    outer.ignore(*_BOOKKEEPING, "image_token_index")
     outer.ignore_if_off()
     outer.finish()
-    return _read_text_config(text)
+    return replace(_read_text_config(text), vision=vision)
+
+
+def _read_vision_config(vision: Section) -> VisionConfig:
+    rope = vision.section("rope_parameters") if "rope_parameters" in vision else vision
+    config = VisionConfig(
+        hidden_size=vision.integer("hidden_size"),
+        num_hidden_layers=vision.integer("num_hidden_layers"),
+        num_attention_heads=vision.integer("num_attention_heads"),
+        intermediate_size=vision.integer("intermediate_size"),
+        max_image_size=vision.integer("image_size", minimum=PATCH_SIZE * SPATIAL_MERGE_SIZE),
+        rope_theta=rope.number("rope_theta"),
+    )
+    vision.constants(
+        {
+            "model_type": "pixtral",
+            "hidden_size": config.num_attention_heads * VISION_HEAD_DIM,
+            "num_channels": NUM_CHANNELS,
+            "patch_size": PATCH_SIZE,
+            "hidden_act": "silu",
+        }
+    )
+    vision.constants_if_present({"head_dim": VISION_HEAD_DIM})
+    if rope is not vision:
+        rope.constants_if_present({"rope_type": "axial"})
+        rope.finish()
+    vision.ignore(*_BOOKKEEPING, "rope_theta")
+    vision.ignore_if_off()
+    vision.finish()
+    return config
 
 
 def _model_type(path: Path, values: dict[str, Any]) -> str:
@@ -180,7 +239,7 @@ def _read_text_config(text: Section) -> ModelConfig:
     return config
 
 
-def hf_naming(config: ModelConfig, index: CheckpointIndex) -> Naming:
+def hf_naming(config: ModelConfig, index: CheckpointIndex, is_vision_refused: bool = False) -> Naming:
     """What these files call the tensors of each slot, by the names that are there."""
     prefix = next((p for p in _PREFIXES if f"{p}embed_tokens.weight" in index.tensors), _PREFIXES[-1])
     head = next(
@@ -209,5 +268,13 @@ def hf_naming(config: ModelConfig, index: CheckpointIndex) -> Naming:
                 sources[slot_prefix + slot] = tuple(
                     Source(f"{experts}{expert}.{stem}", expert) for expert in range(config.n_routed_experts)
                 )
-    skipped = tuple(SkippedPrefix(p, TensorClass.VISION, VISION_REASON) for p in _VISION_PREFIXES)
-    return Naming(sources, skipped)
+    if config.vision is None:
+        return Naming(sources, skipped_vision(_VISION_PREFIXES, is_vision_refused))
+    outer = "model." if any(name.startswith("model.vision_tower.") for name in index.tensors) else ""
+    for slot, stem in _VISION_NAMES.items():
+        sources[f"vision.{slot}"] = (Source(outer + stem),)
+    for layer in range(config.vision.num_hidden_layers):
+        for slot, stem in _VISION_LAYER_NAMES.items():
+            stem = f"{outer}vision_tower.transformer.layers.{layer}.{stem}"
+            sources[f"vision.layers.{layer}.{slot}"] = (Source(stem),)
+    return Naming(sources, ())

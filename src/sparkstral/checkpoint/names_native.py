@@ -9,17 +9,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from sparkstral.checkpoint.config_file import Section, read_json_object
-from sparkstral.checkpoint.naming import VISION_REASON, Naming, SkippedPrefix, Source
-from sparkstral.checkpoint.slots import TensorClass
+from sparkstral.checkpoint.naming import Naming, Source, skipped_vision
 from sparkstral.model.config import (
+    IMAGE_BREAK_TOKEN_ID,
+    IMAGE_END_TOKEN_ID,
+    IMAGE_TOKEN_ID,
     KV_LORA_RANK,
     N_SHARED_EXPERTS,
+    NUM_CHANNELS,
     NUM_EXPERTS_PER_TOK,
+    PATCH_SIZE,
     QK_NOPE_HEAD_DIM,
     QK_ROPE_HEAD_DIM,
     ROUTED_SCALING_FACTOR,
+    SPATIAL_MERGE_SIZE,
     V_HEAD_DIM,
+    VISION_HEAD_DIM,
     ModelConfig,
+    VisionConfig,
 )
 
 _TOP_NAMES = {"embed_tokens": "tok_embeddings", "norm": "norm", "lm_head": "output"}
@@ -39,6 +46,25 @@ _LAYER_NAMES = {
     "shared_expert.down": "shared_experts.w2",
 }
 _EXPERT_NAMES = {"experts.gate": "w1", "experts.up": "w3", "experts.down": "w2"}
+_VISION_NAMES = {
+    "patch_conv": "vision_encoder.patch_conv",
+    "ln_pre": "vision_encoder.ln_pre",
+    "projector_norm": "pre_mm_projector_norm",
+    "merging_layer": "patch_merger.merging_layer",
+    "linear_1": "vision_language_adapter.w_in",
+    "linear_2": "vision_language_adapter.w_out",
+}
+_VISION_LAYER_NAMES = {
+    "attention_norm": "attention_norm",
+    "q_proj": "attention.wq",
+    "k_proj": "attention.wk",
+    "v_proj": "attention.wv",
+    "o_proj": "attention.wo",
+    "ffn_norm": "ffn_norm",
+    "gate": "feed_forward.w1",
+    "up": "feed_forward.w3",
+    "down": "feed_forward.w2",
+}
 _VISION_PREFIXES = ("vision_encoder.", "vision_language_adapter.", "patch_merger.", "pre_mm_projector_norm.")
 
 
@@ -68,6 +94,7 @@ def read_params(path: Path) -> ModelConfig:
         llama_4_scaling_beta=llama_4_scaling.number("beta"),
         llama_4_original_max_position_embeddings=llama_4_scaling.integer("original_max_position_embeddings"),
         max_position_embeddings=params.integer("max_position_embeddings"),
+        vision=_read_vision(params.section("vision_encoder")) if "vision_encoder" in params else None,
     )
     params.constants(
         {
@@ -94,14 +121,42 @@ def read_params(path: Path) -> ModelConfig:
     yarn.constants({"apply_scale": False})
     # hidden_dim is the width of dense layers, of which there are none; how experts were spread over devices
     # in training does not matter here; how weights are quantized is seen in the tensors themselves (plan).
-    params.ignore("hidden_dim", "quantization_config", "quantization", "vision_encoder")
+    params.ignore("hidden_dim", "quantization_config", "quantization")
     moe.ignore("expert_parallel", "expert_model_parallel")
     for section in (params, yarn, llama_4_scaling, moe):
         section.finish()
     return config
 
 
-def native_naming(config: ModelConfig) -> Naming:
+def _read_vision(vision: Section) -> VisionConfig:
+    config = VisionConfig(
+        hidden_size=vision.integer("hidden_size"),
+        num_hidden_layers=vision.integer("num_hidden_layers"),
+        num_attention_heads=vision.integer("num_attention_heads"),
+        intermediate_size=vision.integer("intermediate_size"),
+        max_image_size=vision.integer("max_image_size", minimum=PATCH_SIZE * SPATIAL_MERGE_SIZE),
+        rope_theta=vision.number("rope_theta"),
+    )
+    vision.constants(
+        {
+            "hidden_size": config.num_attention_heads * VISION_HEAD_DIM,
+            "num_channels": NUM_CHANNELS,
+            "patch_size": PATCH_SIZE,
+            "spatial_merge_size": SPATIAL_MERGE_SIZE,
+            "mm_projector_id": "patch_merge",
+            "add_pre_mm_projector_layer_norm": True,
+            "adapter_bias": False,
+            "image_token_id": IMAGE_TOKEN_ID,
+            "image_break_token_id": IMAGE_BREAK_TOKEN_ID,
+            "image_end_token_id": IMAGE_END_TOKEN_ID,
+        }
+    )
+    vision.ignore("image_size")  # of the table of positions, which are computed here
+    vision.finish()
+    return config
+
+
+def native_naming(config: ModelConfig, is_vision_refused: bool = False) -> Naming:
     """What the native layout calls the tensors of each slot."""
     sources: dict[str, tuple[Source, ...]] = {slot: (Source(stem),) for slot, stem in _TOP_NAMES.items()}
     for layer in range(config.num_hidden_layers):
@@ -113,5 +168,11 @@ def native_naming(config: ModelConfig) -> Naming:
                 Source(f"{prefix}experts.{expert}.{stem}", expert)
                 for expert in range(config.n_routed_experts)
             )
-    skipped = tuple(SkippedPrefix(prefix, TensorClass.VISION, VISION_REASON) for prefix in _VISION_PREFIXES)
-    return Naming(sources, skipped)
+    if config.vision is None:
+        return Naming(sources, skipped_vision(_VISION_PREFIXES, is_vision_refused))
+    for slot, stem in _VISION_NAMES.items():
+        sources[f"vision.{slot}"] = (Source(stem),)
+    for layer in range(config.vision.num_hidden_layers):
+        for slot, stem in _VISION_LAYER_NAMES.items():
+            sources[f"vision.layers.{layer}.{slot}"] = (Source(f"vision_encoder.transformer.layers.{layer}.{stem}"),)
+    return Naming(sources, ())

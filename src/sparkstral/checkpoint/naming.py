@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sparkstral.checkpoint.slots import TensorClass
@@ -43,5 +43,12 @@ class Naming:
     skipped: tuple[SkippedPrefix, ...]
 
 
-VISION_REASON = "images are not served yet"
 ACTIVATION_SCALE_REASON = "activations stay unquantized (weights only, W4A16 or W8A16)"
+NO_VISION_REASON = "--no-vision"
+NO_ENCODER_REASON = "the configuration describes no vision encoder"
+
+
+def skipped_vision(prefixes: Iterable[str], is_asked: bool) -> tuple[SkippedPrefix, ...]:
+    """Vision's tensors, all left in the files: because it `is_asked`, or for want of a configuration."""
+    reason = NO_VISION_REASON if is_asked else NO_ENCODER_REASON
+    return tuple(SkippedPrefix(prefix, TensorClass.VISION, reason) for prefix in prefixes)

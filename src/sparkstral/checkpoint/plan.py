@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sparkstral.checkpoint.forms import (
@@ -76,8 +76,9 @@ class LoadPlan:
         return sum(buffer.num_bytes for buffer in self.buffers)
 
 
-def plan_load(folder: Path) -> LoadPlan:
-    """Find the checkpoint in `folder`, read its configuration and headers, and plan its load.
+def plan_load(folder: Path, with_vision: bool = True) -> LoadPlan:
+    """Find the checkpoint in `folder`, read its configuration and headers, and plan its load; the vision encoder stays
+    in the files unless `with_vision`.
 
     Raises `CheckpointError`, naming file and remedy, for whatever would keep the model from being whole.
     """
@@ -85,12 +86,14 @@ def plan_load(folder: Path) -> LoadPlan:
     with _paused_collector():
         if files.layout is Layout.NATIVE:
             config = read_params(files.config_file)
+            config = config if with_vision else replace(config, vision=None)
             index = read_index(files)
-            naming = native_naming(config)
+            naming = native_naming(config, not with_vision)
         else:
             config = read_hf_config(files.config_file)
+            config = config if with_vision else replace(config, vision=None)
             index = read_index(files)
-            naming = hf_naming(config, index)
+            naming = hf_naming(config, index, not with_vision)
         return _Planner(files, config, index, naming).plan()
 
 
@@ -279,8 +282,18 @@ class _Planner:
             where = self._files.index_file or self._files.folder
             raise CheckpointError(
                 f"{where}: {len(self._missing)} tensors that the model needs are in no weight file: "
-                f"{list_names(self._missing)}. Download the checkpoint again, whole and from one revision."
+                f"{list_names(self._missing)}. Download the checkpoint again, whole and from one revision"
+                f"{', or serve its text model alone (--no-vision)' if self._lacks_only_vision() else ''}."
             )
+
+    def _lacks_only_vision(self) -> bool:
+        of_vision = {
+            source.stem + MODULE_SUFFIXES.weight
+            for slot, sources in self._naming.sources.items()
+            if slot.startswith("vision.") and not isinstance(sources, StackedSource)
+            for source in sources
+        }
+        return of_vision.issuperset(self._missing)
 
     def _refuse_mixed_experts(self, slots: list[Slot]) -> None:
         """gate, up and down of one set of experts must have one form: kernels compute them together."""

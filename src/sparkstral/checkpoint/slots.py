@@ -11,10 +11,14 @@ from enum import StrEnum
 from sparkstral.model.config import (
     KV_LORA_RANK,
     LATENT_WIDTH,
+    NUM_CHANNELS,
+    PATCH_SIZE,
     QK_NOPE_HEAD_DIM,
     QK_ROPE_HEAD_DIM,
+    SPATIAL_MERGE_SIZE,
     V_HEAD_DIM,
     ModelConfig,
+    VisionConfig,
 )
 
 
@@ -54,7 +58,29 @@ def list_slots(config: ModelConfig) -> list[Slot]:
         ),
         Slot("norm", (hidden,), TensorClass.NORMS, False),
         Slot("lm_head", (vocab, hidden), TensorClass.HEAD, True),
+        *(_vision_slots(config.vision, hidden) if config.vision else ()),
     ]
+
+
+def _vision_slots(vision: VisionConfig, text_hidden: int) -> list[Slot]:
+    hidden, width = vision.hidden_size, vision.intermediate_size
+    rows: list[tuple[str, tuple[int, ...]]] = [
+        ("patch_conv", (hidden, NUM_CHANNELS, PATCH_SIZE, PATCH_SIZE)),
+        ("ln_pre", (hidden,)),
+    ]
+    for layer in range(vision.num_hidden_layers):
+        prefix = f"layers.{layer}."
+        rows += [(prefix + norm, (hidden,)) for norm in ("attention_norm", "ffn_norm")]
+        rows += [(prefix + matrix, (hidden, hidden)) for matrix in ("q_proj", "k_proj", "v_proj", "o_proj")]
+        rows += [(prefix + matrix, (width, hidden)) for matrix in ("gate", "up")]
+        rows.append((prefix + "down", (hidden, width)))
+    rows += [
+        ("projector_norm", (hidden,)),
+        ("merging_layer", (hidden, SPATIAL_MERGE_SIZE**2 * hidden)),
+        ("linear_1", (text_hidden, hidden)),
+        ("linear_2", (text_hidden, text_hidden)),
+    ]
+    return [Slot("vision." + name, shape, TensorClass.VISION, False) for name, shape in rows]
 
 
 def _layer_slots(config: ModelConfig, prefix: str) -> list[Slot]:

@@ -12,10 +12,10 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 import uvicorn
@@ -35,6 +35,7 @@ from sparkstral.config import (
     DEFAULT_MAX_SLOWDOWN,
     DEFAULT_PORT,
     DEFAULT_REQUEST_TIMEOUT_S,
+    MAX_DRAFT_TOKENS,
     SERVED_MODEL_NAME,
     ServerConfig,
 )
@@ -57,11 +58,16 @@ def serve(
     max_num_seqs: options.MaxNumSeqs = DEFAULT_MAX_NUM_SEQS,
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     kv_memory: options.KvMemory = None,
     kv_dir: options.KvDir = None,
     kv_dir_size: options.KvDirSize = None,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
+    speculative: options.SpeculativeChoice = options.Speculative.auto,
+    draft_model: options.DraftModel = None,
+    max_draft_tokens: options.MaxDraftTokens = MAX_DRAFT_TOKENS,
     threads: options.Threads = None,
     drain_s: Annotated[
         float, typer.Option(min=0, help="Seconds that answers under way have to end after SIGTERM or Ctrl-C.")
@@ -86,6 +92,8 @@ def serve(
         Path(model),
         device=device,
         kernels=kernels,
+        dense=dense,
+        kv=kv,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -93,6 +101,9 @@ def serve(
         kv_memory=kv_memory,
         kv_dir=kv_dir,
         kv_dir_size=kv_dir_size,
+        speculative=speculative,
+        draft_model=draft_model,
+        max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
     engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
@@ -107,6 +118,7 @@ def serve(
         strict_history=strict_history,
     )
     warn_of_open_doors(server_config)
+    engine_config = replace(engine_config, port=port)
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)
@@ -228,10 +240,11 @@ def _announce(info: EngineInfo, config: ServerConfig, *, as_json: bool) -> None:
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
     if as_json:
-        print(
-            json.dumps({"url": url, "model": config.served_model_name, "max_model_len": info.max_model_len}),
-            flush=True,
-        )
+        ready: dict[str, Any] = {
+            "url": url, "model": config.served_model_name, "max_model_len": info.max_model_len,
+            "memory": None if info.memory is None else asdict(info.memory),
+        }  # fmt: skip
+        print(json.dumps(ready), flush=True)
         return
     body = json.dumps(
         {"model": config.served_model_name, "messages": [{"role": "user", "content": "Say hello."}]}

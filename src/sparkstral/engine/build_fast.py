@@ -28,6 +28,7 @@ from sparkstral.model.weights import ModelWeights
 from sparkstral.runner.compile_worker import CompileSetup, start_workers
 from sparkstral.runner.decode_sizes import decode_sizes
 from sparkstral.runner.fast_runner import FastRunner
+from sparkstral.runner.held import held_bytes, split_shared_expert, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.warm_up import ReportProgress, warm_up
 from sparkstral.runner.warm_up_steps import prompt_steps
@@ -61,11 +62,17 @@ class FastParts:
         self._kernels = kernels
         self._device = device
         self._dtype = dtype
-        self._holding = Holding()
+        self._holding = Holding(config.dense, config.kv)
         self._compilers: list[subprocess.Popen[bytes]] = []
+        self._beside_bytes = 0  # in use on the device before the first launch, and not PyTorch's
         self.workspace = FastWorkspace(
             model=load_plan.config,
-            kernels=KernelSizes(kernels.decode.max_splits, kernels.moe.max_few, kernels.sampling.stretch),
+            kernels=KernelSizes(
+                kernels.decode.max_splits,
+                kernels.moe.max_few,
+                kernels.sampling.stretch,
+                kernels.token_logprobs.stretch,
+            ),
             dtype_bytes=dtype.itemsize,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
@@ -94,31 +101,46 @@ class FastParts:
                 self._config.block_size_tokens,
                 capability,
                 self._kernels,
+                self._config.dense,
+                self._config.kv,
             )
         )
 
-    def make_runner(
-        self,
-        weights: ModelWeights,
-        num_blocks: int,
-        max_model_len: int,
-        compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
-    ) -> FastRunner:
+    def make_model(self, weights: ModelWeights, max_model_len: int) -> FastMistral4:
         """Takes `weights` over; the caller is to forget them."""
-        model_config, device = self._load_plan.config, self._device
-        model = FastMistral4(
-            model_config, weights, self._kernels, self.limits(max_model_len), device, self._dtype
+        limits, device = self.limits(max_model_len), self._device
+        return FastMistral4(
+            self._load_plan.config, weights, self._kernels, limits, device, self._dtype, self._config.dense
         )
+
+    def make_runner(
+        self, model: FastMistral4, num_blocks: int, compiled_grammar: Callable[[GrammarSpec], CompiledGrammar]
+    ) -> FastRunner:
+        config, model_config, device = self._config, self._load_plan.config, self._device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # what was made of the weights has left PyTorch more than the plan knows of
         pool = allocate_latent_pool(
-            model_config.num_hidden_layers, num_blocks, self._config.block_size_tokens, device, self._dtype
+            model_config.num_hidden_layers, num_blocks, config.block_size_tokens, device, self._dtype, config.kv
         )
-        return FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size)
+        runner = FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size)
+        self._beside_bytes = taken_now(device).beside_bytes
+        return runner
 
     def warm_up(self, runner: FastRunner, max_model_len: int, report: ReportProgress) -> None:
         """After this nothing is compiled, captured or allocated."""
         bounds = [pair.max_tokens for pair in self._kernels.moe.many]
         steps = prompt_steps(self.limits(max_model_len), self._config.block_size_tokens, bounds)
         warm_up(runner, steps, self._compilers, report)
+
+    def measure(self, runner: FastRunner) -> dict[str, int]:
+        """What is held at ready, by the names of the plan's lines. What PyTorch's allocator keeps beside tensors is for
+        activations, gaps included; what came outside of it since the first launch is modules and graphs."""
+        found = split_shared_expert(held_bytes({"runner": runner}), self._load_plan.config.n_routed_experts)
+        if self._device.type == "cuda":
+            now = taken_now(self._device)
+            found["activations"] = now.reserved_bytes - runner.graph_bytes - sum(found.values())
+            found["graphs"] = runner.graph_bytes + now.beside_bytes - self._beside_bytes
+        return found
 
     def close(self) -> None:
         for compiler in self._compilers:

@@ -15,12 +15,11 @@ from sparkstral.errors import ConfigError
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.memory.fallback import draw_fallback_plan, expanded_layout
 from sparkstral.memory.fast_workspace import GB10_KERNELS, FastWorkspace
-from sparkstral.memory.holding import BYTES_PER_VALUE, Holding
+from sparkstral.memory.holding import BYTES_PER_VALUE, VISION_WORKSPACE, Holding
 from sparkstral.memory.host import host_lines
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory
 from sparkstral.memory.projection import Projection, project_plan
-from sparkstral.model.config import LATENT_WIDTH
 from sparkstral.runner.decode_sizes import decode_sizes
 
 
@@ -32,7 +31,7 @@ class Target:
     is_live: bool = False
     max_model_len: int | None = None
     concurrency: int | None = None  # requests of the whole length at once
-    holding: Holding = field(default_factory=Holding)  # `vision` is taken from the model
+    holding: Holding = field(default_factory=Holding)
     with_vision: bool = True
     mla: bool = True  # False: the fallback, vLLM with keys and values of every head
 
@@ -49,9 +48,11 @@ def plan_spark(facts: ModelFacts, target: Target) -> SparkPlan:
     length that the model does not have."""
     config = facts.config
     if target.mla:
-        holding = replace(target.holding, vision=facts.vision if target.with_vision else None)
-        layout = KvLayout(
-            holding.kv_layers(config), LATENT_WIDTH, BYTES_PER_VALUE[holding.kv], DEFAULT_BLOCK_SIZE_TOKENS
+        holding = target.holding
+        if not target.with_vision:
+            config = replace(config, vision=None)
+        layout = KvLayout.of(
+            holding.kv, holding.kv_layers(config), BYTES_PER_VALUE["bf16"], DEFAULT_BLOCK_SIZE_TOKENS
         )
         max_num_seqs = max(DEFAULT_MAX_NUM_SEQS, target.concurrency or 0)
         workspace = FastWorkspace(
@@ -64,6 +65,7 @@ def plan_spark(facts: ModelFacts, target: Target) -> SparkPlan:
         )
         fixed = (
             *held_lines(config, facts.forms, holding, facts.source),
+            *((VISION_WORKSPACE,) if config.vision else ()),
             *host_lines(is_live=target.is_live),
         )
         request = PlanRequest(

@@ -7,7 +7,6 @@ or tensors. Sources: docs/model.md 2.4 and 3.2 (vision), 5 (draft head).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from sparkstral.memory.lines import PlanLine
 from sparkstral.model.config import (
@@ -18,15 +17,17 @@ from sparkstral.model.config import (
     V_HEAD_DIM,
     ModelConfig,
 )
+from sparkstral.types import Precision
 
-Precision = Literal["bf16", "fp8"]
 BYTES_PER_VALUE = {"bf16": 2, "fp8": 1}
 ROW_SCALE_BYTES = 4  # of a matrix in FP8: a float32 for each row
 _DRAFT_MLP_WIDTH = 12_288
 _DRAFT_LAYERS = 2
 # 110 x 110 patches: the stream, its norm, queries, keys, values and outputs (1024 wide), and the inside of the dense
 # block (4096 wide) three times, in bfloat16.
-_VISION_WORKSPACE_BYTES = 110 * 110 * (6 * 1024 + 3 * 4096) * 2
+VISION_WORKSPACE = PlanLine(
+    "vision workspace", 110 * 110 * (6 * 1024 + 3 * 4096) * 2, "bound for one image of 1540 x 1540"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +57,12 @@ class DraftHead:
 
 
 @dataclass(frozen=True, slots=True)
-class VisionTower:
-    """The image encoder and what joins it to the text model."""
-
-    num_bytes: int
-    how_known: str
-
-    def lines(self) -> tuple[PlanLine, ...]:
-        return (
-            PlanLine("vision and projector", self.num_bytes, self.how_known),
-            PlanLine("vision workspace", _VISION_WORKSPACE_BYTES, "bound for one image of 1540 x 1540"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class Holding:
-    """What the engine's own flags choose. `dense` is of attention and output head; the experts stay as stored, and
-    embedding, routers and norms in bfloat16."""
+    """What the engine's own flags choose. `dense` is of attention's projections but kv_b_proj, and the output head;
+    the experts stay as stored, and embedding, routers and norms in bfloat16."""
 
     dense: Precision = "bf16"
     kv: Precision = "bf16"
-    vision: VisionTower | None = None  # None: its weights stay in the file
     draft: DraftHead | None = None
 
     def kv_layers(self, config: ModelConfig) -> int:
@@ -84,7 +70,5 @@ class Holding:
         return config.num_hidden_layers + (0 if self.draft is None else self.draft.num_layers)
 
     def beside_lines(self) -> tuple[PlanLine, ...]:
-        """What is held beside the text model."""
-        vision = () if self.vision is None else self.vision.lines()
-        draft = () if self.draft is None else (PlanLine("draft head", self.draft.num_bytes, self.draft.how_known),)
-        return (*vision, *draft)
+        """What is held beside the weights of the model's own files."""
+        return () if self.draft is None else (PlanLine("draft head", self.draft.num_bytes, self.draft.how_known),)

@@ -19,6 +19,40 @@ ROUTED_SCALING_FACTOR = 1.0
 LATENT_WIDTH = KV_LORA_RANK + QK_ROPE_HEAD_DIM  # what the cache holds for a token and layer
 SOFTMAX_SCALE = (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM) ** -0.5  # no YaRN mscale², no 320^-0.5
 
+# The vision encoder (Pixtral) and what it hands to the text model; docs/model.md 1.2 and 2.4.
+IMAGE_TOKEN_ID = 10  # stands for one embedding of an image
+IMAGE_BREAK_TOKEN_ID = 12  # ends a row of them
+IMAGE_END_TOKEN_ID = 13  # ends the last row
+NUM_CHANNELS = 3
+PATCH_SIZE = 14  # pixels, each way
+SPATIAL_MERGE_SIZE = 2  # patches, each way, that become one embedding
+TOKEN_SIZE = PATCH_SIZE * SPATIAL_MERGE_SIZE  # pixels, each way, of one embedding
+PATCH_WIDTH = NUM_CHANNELS * PATCH_SIZE**2  # numbers of one patch
+VISION_HEAD_DIM = 64
+VISION_SCALE = VISION_HEAD_DIM**-0.5
+VISION_NORM_EPS = 1e-5  # of all its norms, whatever the text model's is
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """Sizes of the vision encoder; its output has the text model's hidden_size."""
+
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    intermediate_size: int
+    max_image_size: int  # pixels of the longer side: larger images are scaled down
+    rope_theta: float
+
+    @property
+    def max_image_tokens(self) -> int:
+        """Embeddings of the largest image."""
+        return (-(-self.max_image_size // TOKEN_SIZE)) ** 2
+
+    @property
+    def max_patches(self) -> int:
+        return self.max_image_tokens * SPATIAL_MERGE_SIZE**2
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -40,3 +74,4 @@ class ModelConfig:
     llama_4_scaling_beta: float
     llama_4_original_max_position_embeddings: int
     max_position_embeddings: int
+    vision: VisionConfig | None = None  # None: the model reads text alone

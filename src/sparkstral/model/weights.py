@@ -83,8 +83,37 @@ class LayerWeights:
 
 
 @dataclass(frozen=True, slots=True)
+class VisionLayerWeights:
+    """D vision hidden_size, I vision intermediate_size."""
+
+    attention_norm: Tensor  # [D]
+    q_proj: Tensor  # [D, D]: each head's 64 rows in pairs that turn together, as k_proj's
+    k_proj: Tensor
+    v_proj: Tensor
+    o_proj: Tensor
+    ffn_norm: Tensor  # [D]
+    gate: Tensor  # [I, D]
+    up: Tensor  # [I, D]
+    down: Tensor  # [D, I]
+
+
+@dataclass(frozen=True, slots=True)
+class VisionWeights:
+    """The vision encoder and its projector; nothing of them is ever quantized."""
+
+    patch_conv: Tensor  # [D, 3, 14, 14]
+    ln_pre: Tensor  # [D]
+    layers: tuple[VisionLayerWeights, ...]
+    projector_norm: Tensor  # [D]
+    merging_layer: Tensor  # [D, 4 * D]: input channel * 4 + row * 2 + column of the four patches
+    linear_1: Tensor  # [H, D]
+    linear_2: Tensor  # [H, H]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelWeights:
     embed_tokens: Tensor  # [V, H]
     layers: tuple[LayerWeights, ...]
     norm: Tensor  # [H]
     lm_head: Weight  # [V, H]
+    vision: VisionWeights | None = None

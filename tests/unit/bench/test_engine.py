@@ -13,6 +13,7 @@ from sparkstral.bench.engine_under_test import EngineUnderTest
 from sparkstral.bench.environment import describe_run
 from sparkstral.config import EngineConfig
 from sparkstral.errors import NotReadyError
+from sparkstral.memory.holding import Holding
 from sparkstral.model.config import ModelConfig
 from tests.support.tekken import write_tekken
 from tests.support.tiny_checkpoint import TinyModel, write_native
@@ -43,6 +44,11 @@ def test_every_row_comes_with_its_repeats(config: EngineConfig, tmp_path: Path) 
         assert len(row["runs"]) == TINY.repeats
         assert row["low"] <= row["value"] <= row["high"]
     assert all("must" not in row for row in written["rows"])  # targets are the full-size model's
+    memory = {row["name"]: row for row in written["memory"]}
+    assert list(memory) == ["weights", "KV", "workspace", "graphs"]
+    assert memory["weights"]["difference"] == memory["KV"]["difference"] == 0
+    assert memory["graphs"]["actual_bytes"] is None  # a CPU has none
+    assert written["memory_by_line"]["taken_bytes"] > 0
 
 
 def test_rows_can_be_chosen_and_time_can_run_out(config: EngineConfig, tmp_path: Path) -> None:
@@ -78,7 +84,7 @@ def test_an_engine_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_the_rows_of_the_table_have_their_targets() -> None:
-    names = {work.name for work in work_list(REAL, Sizes(), Prompts(131072))}
+    names = {work.name for work in work_list(REAL, Sizes(), Prompts(131072), Holding())}
     assert set(TARGETS) - names == {"loading", "process start to first token"}
 
 

@@ -11,7 +11,7 @@ from sparkstral.checkpoint.held import decoded_lines, held_lines, stored_bytes
 from sparkstral.checkpoint.plan import plan_load
 from sparkstral.checkpoint.slots import list_slots
 from sparkstral.errors import CheckpointError
-from sparkstral.memory.holding import DraftHead, Holding, VisionTower
+from sparkstral.memory.holding import DraftHead, Holding
 from tests.support.tiny_checkpoint import ExpertForm, write_native
 
 PARAMS = Path(__file__).parents[2] / "data" / "params_mistral_small_4.json"
@@ -36,6 +36,7 @@ def test_the_release_by_class() -> None:
         "layer and final norms": 598_016,
         "token embedding": 1_073_741_824,
         "output head": 1_073_741_824,
+        "vision and projector": 856_944_640,
         "w_uk, w_uv": 36 * 32 * 192 * 256 * 2,
     }
     assert released_model().stored_bytes == 69_944_959_408 + 856_944_640  # the text model, and vision
@@ -53,12 +54,10 @@ def test_attention_and_head_in_fp8_are_half_and_a_scale_a_row() -> None:
 
 def test_what_comes_beside_the_text_model() -> None:
     model = released_model()
-    assert model.vision is not None
-    assert model.vision.num_bytes == 856_944_640
     draft = DraftHead.published(model.config)
     assert draft.num_bytes == pytest.approx(392e6, rel=0.002)  # the size that the Hub shows
-    found = by_name(Holding(vision=VisionTower(7, "test"), draft=draft))
-    assert (found["vision and projector"], found["draft head"]) == (7, draft.num_bytes)
+    found = by_name(Holding(draft=draft))
+    assert (found["vision and projector"], found["draft head"]) == (856_944_640, draft.num_bytes)
     assert Holding(draft=draft).kv_layers(model.config) == 38
 
 
@@ -91,9 +90,8 @@ def test_a_folder_with_nothing_but_its_configuration_is_known_by_that(tmp_path: 
 def test_headers_say_what_vision_takes(tmp_path: Path) -> None:
     facts = facts_of_folder(write_native(tmp_path, with_vision=True), "here")
     assert facts.source == "headers"
-    assert facts.vision is not None
-    assert facts.vision.num_bytes == sum(line.num_bytes for line in facts.stored if line.name.startswith("vision"))
-    assert facts.stored_bytes > facts.vision.num_bytes > 0
+    (vision,) = (line for line in facts.stored if line.name == "vision and projector")
+    assert facts.stored_bytes > vision.num_bytes > 0
 
 
 def test_a_vision_block_with_a_gap_is_an_error_with_the_key(tmp_path: Path) -> None:

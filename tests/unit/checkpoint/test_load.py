@@ -200,9 +200,9 @@ def test_native_and_hf_files_of_one_model_load_to_identical_weights(
     tensors = native_tensors(TINY, form, with_vision=True)
     if form == "fp8":
         tensors = equal_gate_up_scales(tensors)
-    config = text_config() if prefix == "model." else vision_text_config()
     native = load(write_native(tmp_path / "native", tensors=tensors, with_vision=True))
-    hf = load(write_hf(tmp_path / "hf", hf_tensors(tensors, prefix, stacked=stacked), config, shards=2))
+    assert native[1].vision is not None
+    hf = load(write_hf(tmp_path / "hf", hf_tensors(tensors, prefix, stacked=stacked), vision_text_config(), shards=2))
     assert native[0] == hf[0]
     assert_same_weights(hf[1], native[1])
 
@@ -220,7 +220,7 @@ def test_files_saved_by_transformers_load_to_the_weights_of_the_native_file(tmp_
 
 
 def test_lm_head_below_the_language_model(tmp_path: Path) -> None:
-    tensors = hf_tensors(native_tensors(TINY, "bf16"), "language_model.model.", stacked=True)
+    tensors = hf_tensors(native_tensors(TINY, "bf16", with_vision=True), "language_model.model.", stacked=True)
     tensors["language_model.lm_head.weight"] = tensors.pop("lm_head.weight")
     _, weights = load(write_hf(tmp_path, tensors, vision_text_config()))
     assert isinstance(weights.lm_head, DenseWeight)

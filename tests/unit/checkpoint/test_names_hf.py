@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Mistral3Config, Mistral4Config
+from transformers import Mistral3Config, Mistral4Config, PixtralVisionConfig
 
 from sparkstral.checkpoint.names_hf import read_hf_config
 from sparkstral.checkpoint.names_native import read_params
@@ -29,16 +30,18 @@ def test_same_configuration_as_the_native_file(tmp_path: Path) -> None:
     (tmp_path / "params.json").write_text(json.dumps(TINY.params()))
     native = read_params(tmp_path / "params.json")
     assert read_hf_config(write(tmp_path, text_config())) == native
-    assert read_hf_config(write(tmp_path, vision_text_config())) == native
+    (tmp_path / "params.json").write_text(json.dumps(TINY.params(with_vision=True)))
+    assert read_hf_config(write(tmp_path, vision_text_config())) == read_params(tmp_path / "params.json")
 
 
 def test_defaults_of_transformers_are_mistral_small_4(tmp_path: Path) -> None:
     Mistral4Config(architectures=["Mistral4ForCausalLM"]).save_pretrained(tmp_path)
-    assert read_hf_config(tmp_path / "config.json") == MISTRAL_SMALL_4
+    assert read_hf_config(tmp_path / "config.json") == replace(MISTRAL_SMALL_4, vision=None)
 
 
 def test_file_with_vision_as_transformers_saves_it(tmp_path: Path) -> None:
-    config = Mistral3Config(text_config=Mistral4Config(), tie_word_embeddings=False)
+    tower = PixtralVisionConfig(image_size=1540, patch_size=14, hidden_act="silu")
+    config = Mistral3Config(text_config=Mistral4Config(), vision_config=tower, tie_word_embeddings=False)
     config.architectures = ["Mistral3ForConditionalGeneration"]
     config.save_pretrained(tmp_path)
     assert read_hf_config(tmp_path / "config.json") == MISTRAL_SMALL_4
@@ -124,6 +127,26 @@ def test_constant_of_another_model(tmp_path: Path, path: str, value: object) -> 
 def test_constant_of_another_model_within_the_text_model(tmp_path: Path) -> None:
     file = write(tmp_path, vision_text_config(), {"text_config.kv_lora_rank": 512})
     with pytest.raises(CheckpointError, match=says(file, "text_config.kv_lora_rank is 512")):
+        read_hf_config(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("vision_config.model_type", "siglip"),
+        ("vision_config.patch_size", 16),
+        ("vision_config.hidden_act", "gelu"),
+        ("vision_config.head_dim", 32),
+        ("vision_config.rope_parameters.rope_type", "default"),
+        ("spatial_merge_size", 1),
+        ("vision_feature_layer", -2),
+        ("projector_hidden_act", "silu"),
+        ("image_token_id", 151655),
+    ],
+)
+def test_constant_of_another_vision_encoder(tmp_path: Path, path: str, value: object) -> None:
+    file = write(tmp_path, vision_text_config(), {path: value})
+    with pytest.raises(CheckpointError, match=says(file, f"{path} is {value!r}")):
         read_hf_config(file)
 
 

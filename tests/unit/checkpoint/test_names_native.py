@@ -10,7 +10,7 @@ import pytest
 
 from sparkstral.checkpoint.names_native import read_params
 from sparkstral.errors import CheckpointError
-from sparkstral.model.config import ModelConfig
+from sparkstral.model.config import ModelConfig, VisionConfig
 from tests.support.messages import says
 from tests.support.tiny_checkpoint import TINY, TinyModel
 
@@ -33,6 +33,14 @@ MISTRAL_SMALL_4 = ModelConfig(
     llama_4_scaling_beta=0.1,
     llama_4_original_max_position_embeddings=8192,
     max_position_embeddings=1048576,
+    vision=VisionConfig(
+        hidden_size=1024,
+        num_hidden_layers=24,
+        num_attention_heads=16,
+        intermediate_size=4096,
+        max_image_size=1540,
+        rope_theta=10000.0,
+    ),
 )
 
 
@@ -77,6 +85,7 @@ def test_a_small_model_of_the_family(tmp_path: Path) -> None:
         "yarn.original_max_position_embeddings", "moe.num_experts", "moe.expert_hidden_dim",
         "moe.num_experts_per_tok", "moe.num_shared_experts", "moe.routed_scale", "moe.route_every_n",
         "moe.first_k_dense_replace", "moe.num_expert_groups", "moe.num_expert_groups_per_tok",
+        "vision_encoder.hidden_size", "vision_encoder.max_image_size", "vision_encoder.add_pre_mm_projector_layer_norm",
     ],
 )  # fmt: skip
 def test_missing_key(tmp_path: Path, path: str) -> None:
@@ -100,6 +109,7 @@ def test_key_that_changes_nothing_may_be_missing(tmp_path: Path, path: str) -> N
         ("moe.num_expert", "moe.num_experts"),
         ("yarn.mscale", None),
         ("llama_4_scaling.betta", "llama_4_scaling.beta"),
+        ("vision_encoder.patch_sizes", "vision_encoder.patch_size"),
     ],
 )
 def test_unknown_key(tmp_path: Path, path: str, nearest: str | None) -> None:
@@ -153,6 +163,11 @@ def test_mistyped_section(tmp_path: Path) -> None:
         ("moe.route_every_n", 2, 1),
         ("moe.num_expert_groups", 8, 1),
         ("moe.num_expert_groups_per_tok", 4, 1),
+        ("vision_encoder.patch_size", 16, 14),
+        ("vision_encoder.spatial_merge_size", 1, 2),
+        ("vision_encoder.hidden_size", 192, 128),
+        ("vision_encoder.image_token_id", 11, 10),
+        ("vision_encoder.adapter_bias", True, False),
     ],
 )
 def test_constant_of_another_model(tmp_path: Path, path: str, value: object, expected: object) -> None:

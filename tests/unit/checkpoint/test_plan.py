@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from sparkstral.checkpoint.naming import ACTIVATION_SCALE_REASON, VISION_REASON
+from sparkstral.checkpoint.naming import ACTIVATION_SCALE_REASON, NO_ENCODER_REASON, NO_VISION_REASON
 from sparkstral.checkpoint.plan import plan_load
 from sparkstral.errors import CheckpointError
 from tests.support.messages import says
 from tests.support.tiny_checkpoint import (
     TINY,
+    VISION_LAYERS,
     ExpertForm,
     Tensors,
     TinyModel,
     hf_tensors,
     native_tensors,
     text_config,
+    vision_text_config,
     write_hf,
     write_native,
 )
@@ -30,10 +33,12 @@ EXPERT = "layers.0.experts.2.w1"
 SAME_SOURCE = "from the same repository"
 
 
-def write_changed(folder: Path, change: Callable[[Tensors], object], form: ExpertForm = "nvfp4") -> Path:
+def write_changed(
+    folder: Path, change: Callable[[Tensors], object], form: ExpertForm = "nvfp4", with_vision: bool = False
+) -> Path:
     tensors = native_tensors(TINY, form)
     change(tensors)
-    return write_native(folder, tensors=tensors)
+    return write_native(folder, tensors=tensors, with_vision=with_vision)
 
 
 @pytest.mark.parametrize(
@@ -259,12 +264,43 @@ def test_forms_follow_the_tensors_and_not_the_ignore_list(tmp_path: Path) -> Non
 
 
 def test_skipped_tensors_are_named_with_the_reason(tmp_path: Path) -> None:
-    plan = plan_load(write_native(tmp_path, with_vision=True))
+    plan = plan_load(write_native(tmp_path, with_vision=True), with_vision=False)
     reasons = {tensor.entry.name: tensor.reason for tensor in plan.skipped}
-    assert reasons["vision_encoder.ln_pre.weight"] == VISION_REASON
-    assert reasons["patch_merger.merging_layer.weight"] == VISION_REASON
+    assert reasons["vision_encoder.ln_pre.weight"] == NO_VISION_REASON
+    assert reasons["patch_merger.merging_layer.weight"] == NO_VISION_REASON
     assert reasons[f"{EXPERT}.input_global_scale"] == ACTIVATION_SCALE_REASON
-    assert len(reasons) == 5 + 2 * (4 + 1) * 3
+    assert len(reasons) == 2 + 9 * VISION_LAYERS + 4 + 2 * (4 + 1) * 3
+
+
+@pytest.mark.parametrize("layout", ["native", "hf"])
+def test_without_vision_its_weights_take_no_memory(tmp_path: Path, layout: str) -> None:
+    tensors = native_tensors(TINY, "bf16", with_vision=True)
+    if layout == "native":
+        write_native(tmp_path, tensors=tensors, with_vision=True)
+    else:
+        write_hf(tmp_path, hf_tensors(tensors, stacked=True), vision_text_config())
+    of_vision = sum(tensor.nbytes for name, tensor in tensors.items() if "vision" in name or "patch" in name)
+    of_vision += tensors["pre_mm_projector_norm.weight"].nbytes
+    whole, text = plan_load(tmp_path), plan_load(tmp_path, with_vision=False)
+    assert whole.weights_bytes - text.weights_bytes == of_vision
+    assert text.config == replace(whole.config, vision=None)
+
+
+def test_a_tower_that_the_configuration_does_not_describe_is_left_in_the_file(tmp_path: Path) -> None:
+    write_native(tmp_path, tensors=native_tensors(TINY, with_vision=True), with_vision=False)
+    plan = plan_load(tmp_path)
+    reasons = {tensor.entry.name: tensor.reason for tensor in plan.skipped}
+    assert reasons["vision_encoder.ln_pre.weight"] == NO_ENCODER_REASON
+    assert plan.config.vision is None
+
+
+def test_a_tower_that_is_missing_names_the_flag(tmp_path: Path) -> None:
+    write_native(tmp_path, tensors=native_tensors(TINY), with_vision=True)
+    with pytest.raises(CheckpointError, match=says("vision_encoder.patch_conv.weight", "(--no-vision)")):
+        plan_load(tmp_path)
+    write_changed(tmp_path, lambda tensors: tensors.pop("norm.weight"), with_vision=True)
+    with pytest.raises(CheckpointError, match=r"from one revision\.$"):
+        plan_load(tmp_path)
 
 
 def test_activation_scale_of_nothing_is_unknown(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from transformers import Mistral3Config, Mistral4Config
+from transformers import Mistral3Config, Mistral4Config, PixtralVisionConfig
 
 from sparkstral.checkpoint.facts import facts_of_load, released_model
 from sparkstral.checkpoint.forms import Form
@@ -53,7 +53,8 @@ def fp8_plan(tmp_path_factory: pytest.TempPathFactory) -> LoadPlan:
         folder / "model.safetensors",
         {name: (dtype, shape) for name, dtype, shape in mistral_small_4_fp8_hf()},
     )
-    config = Mistral3Config(text_config=Mistral4Config(), tie_word_embeddings=False)
+    tower = PixtralVisionConfig(image_size=1540, patch_size=14, hidden_act="silu")
+    config = Mistral3Config(text_config=Mistral4Config(), vision_config=tower, tie_word_embeddings=False)
     config.architectures = ["Mistral3ForConditionalGeneration"]
     config.save_pretrained(folder)
     return plan_load(folder)
@@ -88,9 +89,9 @@ def test_nvfp4_release_by_class(nvfp4_plan: LoadPlan, tensor_class: TensorClass,
     assert found.num_bytes == num_bytes
 
 
-def test_nvfp4_release_takes_the_text_models_bytes_in_memory(nvfp4_plan: LoadPlan) -> None:
-    assert nvfp4_plan.weights_bytes == 69_944_959_408
-    assert sum(span.num_bytes for span in nvfp4_plan.spans) == 69_944_959_408
+def test_nvfp4_release_takes_its_models_bytes_in_memory(nvfp4_plan: LoadPlan) -> None:
+    assert nvfp4_plan.weights_bytes == 69_944_959_408 + 856_944_640  # text, vision
+    assert sum(span.num_bytes for span in nvfp4_plan.spans) == nvfp4_plan.weights_bytes
 
 
 def test_nvfp4_release_quantizes_experts_only(nvfp4_plan: LoadPlan) -> None:
@@ -104,10 +105,9 @@ def test_nvfp4_release_quantizes_experts_only(nvfp4_plan: LoadPlan) -> None:
     }
 
 
-def test_nvfp4_release_skips_vision_and_activation_scales(nvfp4_plan: LoadPlan) -> None:
+def test_nvfp4_release_skips_activation_scales(nvfp4_plan: LoadPlan) -> None:
     skipped = {row.name: row for row in summarize(nvfp4_plan).classes if row.skipped_reason}
     assert {name: row.num_tensors for name, row in skipped.items()} == {
-        TensorClass.VISION: 222,
         TensorClass.ACTIVATION_SCALES: 36 * 129 * 3,
     }
     assert len(nvfp4_plan.skipped) + len(nvfp4_plan.used) == 56_313
@@ -168,9 +168,6 @@ def test_a_plan_without_headers_takes_the_release_for_what_it_is(nvfp4_plan: Loa
     by_headers, by_params = facts_of_load(nvfp4_plan, "x"), released_model()
     assert by_headers.forms == by_params.forms
     assert by_headers.config == by_params.config
-    assert by_headers.vision is not None
-    assert by_params.vision is not None
-    assert by_headers.vision.num_bytes == by_params.vision.num_bytes
     scales = next(line.num_bytes for line in by_headers.stored if line.name == "activation scales")
     assert by_headers.stored_bytes - scales == by_params.stored_bytes
     held = held_lines(nvfp4_plan.config, nvfp4_plan.forms, Holding(), "headers")

@@ -33,6 +33,10 @@ class FakeMatcher:
         mask[token // 32] |= 1 << token % 32
         return mask
 
+    def along(self, token_ids: Sequence[int]):
+        assert not token_ids
+        return [self.bitmask()]
+
     def advance(self, token_id: int) -> None:
         assert token_id == ALPHABET[self.num_seen]
         self.num_seen += 1
@@ -48,8 +52,8 @@ class FakeGrammar(CompiledGrammar):
         return FakeMatcher(len(output_token_ids))
 
 
-def make_runner(model: ContextModel | None = None) -> ModelRunner:
-    return ModelRunner(model or ContextModel(), make_pool(16, 4), 3, {GRAMMAR: FakeGrammar()}.__getitem__)
+def make_runner(model: ContextModel | None = None, num_blocks: int = 16) -> ModelRunner:
+    return ModelRunner(model or ContextModel(), make_pool(num_blocks, 4), 3, {GRAMMAR: FakeGrammar()}.__getitem__)
 
 
 def block_ids(row: int) -> tuple[int, ...]:

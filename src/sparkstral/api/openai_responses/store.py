@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstral.types import ChatMessage
+from sparkstral.types import ChatMessage, ImagePart
 
 MAX_BYTES = 64 << 20  # some hundred long talks; lost with the process
 
@@ -58,6 +58,7 @@ class ResponseStore:
 
 def _num_bytes(message: ChatMessage) -> int:
     """About what a message takes: Python's own part and up to 4 bytes a character."""
-    num_characters = sum(len(part.text) for part in message.parts)
+    image_bytes = sum(len(part.data) for part in message.parts if isinstance(part, ImagePart))
+    num_characters = sum(len(part.text) for part in message.parts if not isinstance(part, ImagePart))
     num_characters += sum(len(call.arguments) + len(call.name) for call in message.tool_calls)
-    return 500 + 4 * num_characters
+    return 500 + 4 * num_characters + image_bytes

@@ -14,6 +14,7 @@ from sparkstral.bench.cases.experts import expert_cases
 from sparkstral.bench.cases.layer import layer_cases
 from sparkstral.bench.cases.library import library_cases
 from sparkstral.bench.cases.setting import Setting
+from sparkstral.bench.cases.vision import vision_cases
 
 __all__ = ["Case", "Prepared", "Setting", "all_cases", "faults", "kernel_cases"]
 
@@ -22,6 +23,7 @@ def kernel_cases(s: Setting) -> list[Case]:
     """What is of a kernel of ours: all of them have a check."""
     makers = (
         expert_cases, decode_cases, linear_cases, around_cases, embed_cases, prefill_cases, sampling_cases,
+        vision_cases,
     )  # fmt: skip
     return [case for make in makers for case in make(s)]
 
