@@ -23,6 +23,7 @@ from sparkstral.cli import (
     eval_demo,
     eval_precision,
     inspect,
+    lifecycle,
     plan,
     serve,
 )
@@ -56,6 +57,9 @@ app.command("chat")(chat.chat)
 app.command("plan")(plan.plan)
 app.command("connect")(connect.connect)
 app.command("download")(download.download)
+app.command("status")(lifecycle.status)
+app.command("stop")(lifecycle.stop)
+app.command("logs")(lifecycle.logs)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(bench.verify)
 app.command("tune")(bench.tune)
