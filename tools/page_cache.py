@@ -4,6 +4,8 @@
 
 FOLDER is a checkpoint of more than 4 GiB, OTHER_FILE any files that fill the cache first. Needs no rights: what of the
 model's files is in the cache is given back by posix_fadvise, and the figures are the kernel's (/proc/meminfo, mincore).
+On a CPU both of the loader's ways are taken: its own, through the cache, and that of a GPU, past it, with copies to the
+weights' memory in the place of those to a device.
 """
 
 from __future__ import annotations
@@ -11,14 +13,18 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sparkstral.bench.environment import describe_run, write_report
-from sparkstral.bench.load import count_cached_bytes, measure_load
+from sparkstral.bench.load import count_cached_bytes, highest_growth
+from sparkstral.checkpoint.load import allocate_buffers
+from sparkstral.checkpoint.plan import plan_load
+from sparkstral.checkpoint.stream import Copier, fill
 from sparkstral.units import GiB
 
 LIMIT_BYTES = 4 * GiB
@@ -46,28 +52,47 @@ def meminfo() -> dict[str, int]:
     return {words[0][:-1]: int(words[1]) * 1024 for words in lines if words[0][:-1] in fields}
 
 
+def copy_here(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Callable[[], None]:
+    """In the place of a GPU's copies."""
+    for target, source in pairs:
+        target.copy_(source)
+    return lambda: None
+
+
 def measure(folder: Path, others: list[Path], device: torch.device) -> list[dict[str, Any]]:
-    own = sorted(folder.glob("*.safetensors"))
+    plan = plan_load(folder)
+    own = list(plan.file_bytes)
+    ways: dict[str, Callable[[], Copier] | None] = {"to the device": None}
+    if device.type == "cpu":
+        ways = {"a CPU's: through the cache": None, "a GPU's: O_DIRECT": lambda: copy_here}
     rows = []
-    for name in ("cache full of other files", "the model's own files cached"):
-        forget(own)
-        read_through(others if name.startswith("cache") else own)
-        before = meminfo()
-        cached = {"others_cached_bytes": count_cached_bytes(others), "own_cached_bytes": count_cached_bytes(own)}
-        found = measure_load(folder, device)
-        growth = found.runs[0].page_cache_growth_bytes
-        faults = [] if growth < LIMIT_BYTES else [f"the page cache grew by {growth / GiB:.2f} GiB"]
-        rows.append(
-            {
-                "name": name,
-                "before": before | cached,
-                "load": asdict(found),
-                "after": meminfo() | {"own_cached_bytes": count_cached_bytes(own)},
-                "page_cache_growth_bytes": growth,
-                "faults": faults,
-                "verdict": "failed" if faults else "ok",
-            }
-        )
+    for way, make_copier in ways.items():
+        for name in ("cache full of other files", "the model's own files cached"):
+            forget(own)
+            read_through(others if name.startswith("cache") else own)
+            before = meminfo()
+            cached = {"others_cached_bytes": count_cached_bytes(others), "own_cached_bytes": count_cached_bytes(own)}
+            buffers = allocate_buffers(plan, device)
+            with highest_growth() as growth:
+                begin = time.monotonic()
+                fill(buffers, plan, make_copier=make_copier)
+                seconds = time.monotonic() - begin
+            del buffers
+            grown = growth.page_cache_bytes
+            faults = [] if grown < LIMIT_BYTES else [f"the page cache grew by {grown / GiB:.2f} GiB"]
+            rows.append(
+                {
+                    "name": name,
+                    "way": way,
+                    "file_bytes": sum(plan.file_bytes.values()),
+                    "before": before | cached,
+                    "after": meminfo() | {"own_cached_bytes": count_cached_bytes(own)},
+                    "seconds": seconds,
+                    "page_cache_growth_bytes": grown,
+                    "faults": faults,
+                    "verdict": "failed" if faults else "ok",
+                }
+            )
     return rows
 
 
