@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sparkstral.api.efforts import EFFORTS
 from sparkstral.api.openai_responses.schema import (
+    LOGPROBS,
     FunctionCallItem,
     FunctionCallOutputItem,
     FunctionTool,
-    HostedTool,
     Item,
     MediaPart,
     MessageItem,
@@ -40,14 +40,13 @@ from sparkstral.types import (
     ToolChoice,
 )
 
-LOGPROBS = "message.output_text.logprobs"
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
-
 
 def to_chat_request(wire: ResponsesRequest, history: Sequence[ChatMessage]) -> ChatRequest:
     """`history` is what was said up to the previous response. Raises RequestError naming the field for what is well
     formed and yet cannot be meant."""
-    instructions = [ChatMessage("system", (TextPart(wire.instructions),))] if wire.instructions else []
+    instructions = (
+        [ChatMessage("system", (TextPart(wire.instructions),), place="instructions")] if wire.instructions else []
+    )
     return ChatRequest(
         messages=(*instructions, *history, *to_messages(wire)),
         tools=_tools(wire),
@@ -55,6 +54,7 @@ def to_chat_request(wire: ResponsesRequest, history: Sequence[ChatMessage]) -> C
         parallel_tool_calls=wire.parallel_tool_calls is not False,
         reasoning_effort=EFFORTS[(wire.reasoning and wire.reasoning.effort) or "none"],
         response_format=_response_format(wire),
+        place="input",
         sampling=SamplingChoice(
             max_tokens=wire.max_output_tokens,
             temperature=wire.temperature,
@@ -68,34 +68,24 @@ def wants_logprobs(wire: ResponsesRequest) -> bool:
     return LOGPROBS in (wire.include or ()) or bool(wire.top_logprobs)
 
 
-def left_out(wire: ResponsesRequest) -> Iterator[str]:
-    """The places of tools that the model is not told of, and of includes that change nothing."""
-    for i, tool in enumerate(wire.tools or ()):
-        if isinstance(tool, HostedTool):
-            yield f"tools[{i}].{tool.type}"
-    for name in wire.include or ():
-        if name not in (LOGPROBS, ENCRYPTED_REASONING):
-            yield f"include.{name}"
-
-
 def to_messages(wire: ResponsesRequest) -> list[ChatMessage]:
     """The turns of `input`: items of the assistant that follow each other are one."""
     if isinstance(wire.input, str):
-        return [ChatMessage("user", (TextPart(wire.input),) if wire.input else ())]
+        return [ChatMessage("user", (TextPart(wire.input),) if wire.input else (), place="input")]
     turns: list[ChatMessage] = []
     parts: list[Part] = []
     calls: list[ToolCall] = []
 
     def end_turn() -> None:
         if parts or calls:
-            turns.append(ChatMessage("assistant", tuple(parts), tuple(calls)))
+            turns.append(ChatMessage("assistant", tuple(parts), tuple(calls), place="input"))
             parts.clear()
             calls.clear()
 
     for i, item in enumerate(wire.input):
         place = f"input[{i}]"
         if isinstance(item, FunctionCallItem):
-            calls.append(ToolCall(item.call_id, item.name, item.arguments))
+            calls.append(ToolCall(item.call_id, item.name, item.arguments, place))
         elif isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant"):
             if calls:  # in the chat format calls come last in a turn
                 end_turn()
@@ -117,10 +107,11 @@ def _said(item: ReasoningItem | MessageItem, place: str) -> list[Part]:
 
 def _heard(item: Item, place: str) -> ChatMessage:
     if isinstance(item, FunctionCallOutputItem):
-        return ChatMessage("tool", (TextPart(_text(item.output, f"{place}.output")),), tool_call_id=item.call_id)
+        parts = (TextPart(_text(item.output, f"{place}.output")),)
+        return ChatMessage("tool", parts, tool_call_id=item.call_id, place=place)
     assert isinstance(item, MessageItem)  # the others are the assistant's
     text = _text(item.content, f"{place}.content")
-    return ChatMessage("user" if item.role == "user" else "system", (TextPart(text),) if text else ())
+    return ChatMessage("user" if item.role == "user" else "system", (TextPart(text),) if text else (), place=place)
 
 
 def _text(content: str | list[WirePart], place: str) -> str:
@@ -151,15 +142,18 @@ def decode_reasoning(encoded: str) -> str:
 
 
 def _tools(wire: ResponsesRequest) -> tuple[Tool, ...]:
-    tools: dict[str, Tool] = {}
-    for i, tool in enumerate(wire.tools or ()):
-        if not isinstance(tool, FunctionTool):
-            continue
-        if tool.name in tools:
-            param = f"tools[{i}].name"
-            raise RequestError(f"`{param}` is {tool.name!r}, as is that of a tool before it.", param)
-        tools[tool.name] = Tool(tool.name, tool.description or "", tool.parameters or {}, strict=bool(tool.strict))
-    return tuple(tools.values())
+    return tuple(
+        Tool(
+            tool.name,
+            tool.description or "",
+            tool.parameters or {},
+            strict=bool(tool.strict),
+            name_place=f"tools[{i}].name",
+            parameters_place=f"tools[{i}].parameters",
+        )
+        for i, tool in enumerate(wire.tools or ())
+        if isinstance(tool, FunctionTool)
+    )
 
 
 def _tool_choice(wire: ResponsesRequest) -> ToolChoice:
@@ -177,5 +171,5 @@ def _response_format(wire: ResponsesRequest) -> ResponseFormat:
     if wire.text is None or wire.text.format is None:
         return ResponseFormat()
     if isinstance(wire.text.format, SchemaFormat):
-        return ResponseFormat("json_schema", wire.text.format.schema_)
-    return ResponseFormat(wire.text.format.type)
+        return ResponseFormat("json_schema", wire.text.format.schema_, place="text.format")
+    return ResponseFormat(wire.text.format.type, place="text.format")

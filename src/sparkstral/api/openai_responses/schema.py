@@ -6,6 +6,7 @@ reference and the types of its official SDK, 3.57. null in an optional field mea
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -15,6 +16,8 @@ from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refuse
 from sparkstral.chat.history import CALL_NAME
 from sparkstral.types import MAX_TOP_LOGPROBS
 
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 NoStatus = Annotated[Any, Ignored("what was answered counts as it is")]
 
 
@@ -224,3 +227,13 @@ class ResponsesRequest(Wire):
     prompt_cache_retention: Annotated[Any, Ignored("prefixes stay while there is room")] = None
     prompt_cache_options: Annotated[Any, Ignored("prefixes are found without options")] = None
     client_metadata: Annotated[Any, Ignored("nothing is kept about clients")] = None
+
+    def without_effect(self) -> Iterator[str]:
+        """Also tools that the model is not told of, and includes that change nothing."""
+        yield from super().without_effect()
+        for i, tool in enumerate(self.tools or ()):
+            if isinstance(tool, HostedTool):
+                yield f"tools[{i}].{tool.type}"
+        for name in self.include or ():
+            if name not in (LOGPROBS, ENCRYPTED_REASONING):
+                yield f"include.{name}"
