@@ -382,6 +382,7 @@ class Tool:
 class ToolChoice:
     mode: Literal["auto", "none", "required", "named"] = "auto"
     name: str | None = None  # with mode named
+    allowed: tuple[str, ...] | None = None  # of the tools that are told these alone may be called
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,9 +63,8 @@ def _callable_tools(request: ChatRequest) -> dict[int, Tool]:
     choice = request.tool_choice
     if choice.mode == "none":
         return {}
-    return {
-        i: tool for i, tool in enumerate(request.tools) if choice.mode != "named" or tool.name == choice.name
-    }
+    allowed = (choice.name,) if choice.mode == "named" else choice.allowed
+    return {i: tool for i, tool in enumerate(request.tools) if allowed is None or tool.name in allowed}
 
 
 def _start_rule(request: ChatRequest, prefilled_think: bool) -> str:

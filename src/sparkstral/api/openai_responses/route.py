@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -13,10 +14,11 @@ from sparkstral.api import openapi
 from sparkstral.api.disconnect import until_disconnect
 from sparkstral.api.errors import FailedError, UnknownResponseError
 from sparkstral.api.exchange import Door, stream, told
-from sparkstral.api.openai_responses.request import left_out, to_chat_request, to_messages
+from sparkstral.api.openai_responses.request import left_out, resolve_references, to_chat_request, to_turns
 from sparkstral.api.openai_responses.response import ResponseBuilder, response_head
 from sparkstral.api.openai_responses.schema import ResponsesRequest
 from sparkstral.api.openai_responses.store import ResponseStore, StoredResponse
+from sparkstral.api.openai_responses.tools import toolbox
 from sparkstral.api.urgency import urgency
 from sparkstral.types import Failed, OutputEvent
 
@@ -35,6 +37,16 @@ def responses_router(door: Door) -> APIRouter:
             )
         return stored
 
+    def find_item(item_id: str, param: str) -> dict[str, Any]:
+        item = store.item(item_id)
+        if item is None:
+            raise UnknownResponseError(
+                f"There is no item {item_id[:100]!r} here. The items of responses are kept in memory, the latest ones, "
+                "and not beyond a restart. Send the item itself.",
+                param,
+            )
+        return item
+
     @router.post("", openapi_extra=openapi.body(ResponsesRequest))
     async def create_response(request: Request) -> Response:
         """One answer in the protocol of responses. The response headers tell what was made of the request, as those
@@ -44,22 +56,25 @@ def responses_router(door: Door) -> APIRouter:
             wire = await door.read(request, ResponsesRequest)
             previous = wire.previous_response_id
             history = () if previous is None else find(previous, "previous_response_id").messages
-            chat_request = to_chat_request(wire, history)
+            resolve_references(wire, find_item)
+            tools = toolbox(wire)
+            chat_request = to_chat_request(wire, history, tools.tools.values())
             prepared = await door.generator.prepare(chat_request, response_id, urgency(request, wire))
         headers = {
             "x-request-id": response_id,
             "x-sparkstral-reasoning-effort": chat_request.reasoning_effort,
-            **told("x-sparkstral-ignored", (*wire.without_effect(), *left_out(wire))),
+            **told("x-sparkstral-ignored", (*wire.without_effect(), *tools.left_out, *left_out(wire))),
             **told("x-sparkstral-repairs", prepared.repairs),
         }
         sampling = prepared.generation.sampling
         model = door.config.served_model_name
-        builder = ResponseBuilder(response_head(wire, response_id, model, sampling.temperature, sampling.top_p), wire)
+        head = response_head(wire, response_id, model, sampling.temperature, sampling.top_p)
+        builder = ResponseBuilder(head, wire, tools.by_plain_name)
 
         def write(numbered: tuple[int, OutputEvent]) -> bytes:
             chunk = builder.write(numbered[1])
             if builder.messages and wire.store is not False:
-                store.add(builder.response, (*history, *to_messages(wire), *builder.messages))
+                store.add(builder.response, (*history, *to_turns(wire.input), *builder.messages))
             return chunk
 
         answers = door.generator.run_all([prepared])
