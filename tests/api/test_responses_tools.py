@@ -48,7 +48,8 @@ def test_a_tool_of_a_namespace_is_offered_called_and_remembered(doors: Doors, st
     result = {"type": "function_call_output", "call_id": item.call_id, "output": "2"}
     ask(client, stream, input=[HI, item.to_dict(), result], tools=[NODE])
     assert '[TOOL_CALLS]mcp__node_repl__js[ARGS]{"code": "1+1"}</s>[TOOL_RESULTS]2' in prompt(doors, engine)
-    ask(client, stream, tools=[NODE, WEATHER], tool_choice={"type": "function", "name": "js", "namespace": NODE["name"]})
+    choice: Any = {"type": "function", "name": "js", "namespace": NODE["name"]}
+    ask(client, stream, tools=[NODE, WEATHER], tool_choice=choice)
     assert "get_weather" not in engine.requests[-1].grammar.lark
 
 
