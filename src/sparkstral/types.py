@@ -461,6 +461,7 @@ class TextLogprob:
     token: bytes
     logprob: float | None  # None: of the first token of a prompt, which nothing comes before
     top: tuple[tuple[bytes, float], ...] = ()
+    is_text: bool = True  # else the token is a control token, of which the text has nothing
 
 
 @dataclass(frozen=True, slots=True)

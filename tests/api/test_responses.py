@@ -234,6 +234,7 @@ def test_reasoning_effort(doors: Doors, case: dict[str, Any]) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"reasoning": {"effort": "turbo"}}, "reasoning.effort"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"metadata": {"a": 5}}, "metadata.a"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_token": 5}, "max_output_token"),
     ],

@@ -78,7 +78,7 @@ def test_a_custom_tool_is_a_function_of_one_text(doors: Doors, stream: bool) -> 
     result: Any = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "Done."}
     ask(client, stream, input=[HI, item.to_dict(), result], tools=[PATCH])
     told = prompt(doors, engine)
-    assert told.endswith('[TOOL_CALLS]apply_patch[ARGS]{"input": "*** Begin\\n+é"}</s>[TOOL_RESULTS]Done.[/TOOL_RESULTS]')
+    assert told.endswith('apply_patch[ARGS]{"input": "*** Begin\\n+é"}</s>[TOOL_RESULTS]Done.[/TOOL_RESULTS]')
     ask(client, stream, previous_response_id=response.id, input=[result], tools=[PATCH])
     assert prompt(doors, engine).endswith(told.split("[/INST]")[-1])
 
@@ -97,11 +97,13 @@ def test_tools_come_with_items_too(doors: Doors) -> None:
     more = {"type": "additional_tools", "role": "developer", "tools": [NODE, {"type": "web_search"}]}
     answer = post(doors, engine, {"input": [{**more, "tools": []}, HI, more], "tools": [WEATHER]})
     assert "input[2].tools[1].web_search" in answer.headers["x-sparkstral-ignored"]
-    assert "get_weather" in prompt(doors, engine) and "mcp__node_repl__js" in prompt(doors, engine)
+    assert "get_weather" in prompt(doors, engine)
+    assert "mcp__node_repl__js" in prompt(doors, engine)
     # A later item's tool takes the place of one of the same name.
     again = {**more, "tools": [{**WEATHER, "description": "Better"}]}
     assert post(doors, engine, {"input": [HI, again], "tools": [WEATHER]}).status_code == 200
-    assert "Better" in prompt(doors, engine) and "Weather of a town" not in prompt(doors, engine)
+    assert "Better" in prompt(doors, engine)
+    assert "Weather of a town" not in prompt(doors, engine)
 
 
 @BOTH
@@ -188,11 +190,13 @@ def test_a_choice_among_some_of_the_tools(doors: Doors) -> None:
     engine = doors.engine("Hi", "</s>")
 
     def choose(mode: str, *names: str) -> Any:
-        choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": name} for name in names]}
+        allowed = [{"type": "function", "name": name} for name in names]
+        choice = {"type": "allowed_tools", "mode": mode, "tools": allowed}
         return post(doors, engine, {"tools": [WEATHER, JS], "tool_choice": choice})
 
     assert choose("auto", "js").status_code == 200
-    assert "get_weather" in prompt(doors, engine) and "get_weather" not in engine.requests[-1].grammar.lark
+    assert "get_weather" in prompt(doors, engine)
+    assert "get_weather" not in engine.requests[-1].grammar.lark
     assert choose("required", "js").status_code == 200
     assert "answer: calls" in engine.requests[-1].grammar.lark
     assert choose("auto").status_code == 200

@@ -203,7 +203,8 @@ class OutputParser:
 def text_logprob(logprob: TokenLogprob, tokenizer: ChatTokenizer) -> TextLogprob:
     """The same with the tokens' bytes; a control token is spelled."""
     top = tuple((tokenizer.spelled_bytes(token_id), value) for token_id, value in logprob.top)
-    return TextLogprob(tokenizer.spelled_bytes(logprob.token_id), logprob.logprob, top)
+    is_text = not tokenizer.is_control(logprob.token_id)
+    return TextLogprob(tokenizer.spelled_bytes(logprob.token_id), logprob.logprob, top, is_text)
 
 
 class _ObjectScanner:

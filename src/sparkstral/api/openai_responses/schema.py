@@ -378,7 +378,7 @@ class ResponsesRequest(Wire):
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_p: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    metadata: Annotated[JsonObject | None, Mapped("sent back with the response")] = None
+    metadata: Annotated[dict[str, str] | None, Mapped("sent back with the response")] = None
 
     background: Annotated[bool | None, Refused("an answer is made while its client waits", (False,))] = None
     conversation: Annotated[Any, Refused("use previous_response_id")] = None
