@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -44,6 +44,8 @@ from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
 from sparkstral.scheduler.scheduler import Scheduler
+from sparkstral.speculative.controller import DepthController
+from sparkstral.speculative.prompt_lookup import PromptLookup
 from sparkstral.structured.compiler import GrammarCompiler
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.structured.vocabulary import build_grammar_tokenizer, read_vocabulary
@@ -75,20 +77,13 @@ def build_engine(
     report(EnginePhase.LOADING)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    device = choose_device(config.device)
-    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
-    kernels = select_kernels(config.kernels, device)
-    load_plan = plan_load(config.model_path)
-    model_config = load_plan.config
-    fast: FastParts | None = None
-    if kernels is not None:
-        from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
-
-        fast = FastParts(config, load_plan, kernels, device, dtype)
-    memory_plan = plan_memory(config, load_plan, device, dtype, fast)
+    device, dtype, load_plan, fast, memory_plan = prepare(config)
+    speculative = "prompt-lookup" if config.speculative == "auto" else config.speculative
+    if fast is not None:
+        speculative = "off"
     require(memory_plan, config, device)
     logger.info("memory plan:\n%s", memory_plan.table())
+    model_config = load_plan.config
     before = taken_now(device)
     vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
     grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
@@ -117,7 +112,9 @@ def build_engine(
             max_slowdown=config.max_slowdown,
         ),
         cache,
+        None if speculative == "off" else DepthController(config.max_draft_tokens),
     )
+    proposer = PromptLookup() if speculative == "prompt-lookup" else None
     runner: Runner
     with ExitStack() as on_failure:
         if fast is not None:
@@ -138,7 +135,7 @@ def build_engine(
                 model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype,
                 config.kv,
             )  # fmt: skip
-            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled, proposer)
             measured = held_bytes({"model": model, "latent_pool": latent_pool})
         on_failure.pop_all()
     ledger = draw_ledger(memory_plan.lines, measured, taken_now(device).used_bytes - before.used_bytes)
@@ -149,6 +146,8 @@ def build_engine(
         num_usable_blocks=cache.pool.num_usable,
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
+        speculative=speculative,
+        max_draft_tokens=0 if speculative == "off" else config.max_draft_tokens,
         memory=ledger,
     )
     persistence = None
@@ -157,6 +156,31 @@ def build_engine(
             cache, open_block_store(config, load_plan, dtype), BlockCopier(latent_pool)
         )
     return EngineCore(scheduler, runner, grammars, inbox, send, persistence), info
+
+
+class Prepared(NamedTuple):
+    """What is known of an engine from its settings, the headers and the machine, before anything is loaded."""
+
+    device: torch.device
+    dtype: torch.dtype
+    load_plan: LoadPlan
+    fast: FastParts | None
+    memory_plan: MemoryPlan  # which may not fit
+
+
+def prepare(config: EngineConfig) -> Prepared:
+    """Raises CheckpointError and ConfigError with what to do."""
+    device = choose_device(config.device)
+    # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    kernels = select_kernels(config.kernels, device)
+    load_plan = plan_load(config.model_path)
+    fast: FastParts | None = None
+    if kernels is not None:
+        from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
+
+        fast = FastParts(config, load_plan, kernels, device, dtype)
+    return Prepared(device, dtype, load_plan, fast, plan_memory(config, load_plan, device, dtype, fast))
 
 
 def open_block_store(config: EngineConfig, load_plan: LoadPlan, dtype: torch.dtype) -> BlockStore:

@@ -37,8 +37,8 @@ def draw_ledger(planned: Sequence[PlanLine], measured: Mapping[str, int], taken_
 
 
 def group_ledger(ledger: MemoryLedger) -> list[dict[str, Any]]:
-    """Weights, KV, workspace and graphs: planned, actual and their difference as a share of the plan; None where nothing
-    of it was measured."""
+    """Weights, KV, workspace and graphs: planned, actual and their difference as a share of the plan; None where
+    nothing of it was measured."""
     rows = []
     for group in GROUPS:
         lines = [line for line in ledger.lines if _GROUPS.get(line.name, "weights") == group]
