@@ -223,7 +223,7 @@ def test_reasoning_effort(doors: Doors, case: dict[str, Any]) -> None:
     ("change", "param"),
     [
         ({"input": None}, "input"),
-        ({"input": []}, "messages"),
+        ({"input": []}, "input"),
         ({"input": [{"type": "smell"}]}, "input[0].type"),
         ({"input": [{"role": "narrator", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),

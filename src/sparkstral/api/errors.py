@@ -25,6 +25,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -154,7 +155,7 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def to_anthropic(body: Mapping[str, Any], status: int = 500) -> dict[str, Any]:
+def to_anthropic(body: Mapping[str, Any], status: int) -> dict[str, Any]:
     """The same error in Anthropic's form."""
     message = body["error"]["message"]
     return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}}
@@ -174,13 +175,21 @@ def _answer(
             numbers = f"{error.num_prompt_tokens} tokens > {error.max_model_len} maximum"
             body["error"]["message"] = f"prompt is too long: {numbers}. {error}"
         body = to_anthropic(body, status)
-    return JSONResponse(body, status, headers)
+    return JSONResponse(body, status, {**request_ids(scope, "req_"), **(headers or {})})
+
+
+def request_ids(scope: Scope, prefix: str) -> dict[str, str]:
+    """The headers by which an answer names its request, as both protocols' clients read them; the id is made when it is
+    first asked for, and begins with `prefix`."""
+    request_id: str = scope.setdefault("sparkstral.request_id", f"{prefix}{uuid.uuid4().hex}")
+    return {"x-request-id": request_id, "request-id": request_id}
 
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:
     response = answer(request.scope, error)
-    if response.status_code == 500 and not isinstance(error, SparkstralError):
-        logger.error("Defect while serving %s %s", request.method, request.url.path, exc_info=error)
+    if response.status_code == 500 and not isinstance(error, FailedError):  # that one is logged where it arose
+        fields = {"request_id": response.headers["x-request-id"]}
+        logger.error("Defect while serving %s %s", request.method, request.url.path, exc_info=error, extra=fields)
     return response
 
 
@@ -208,7 +217,7 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Give the app OpenAI's error object for everything that can go wrong."""
+    """Give the app its protocols' error objects for everything that can go wrong."""
     app.add_exception_handler(SparkstralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)

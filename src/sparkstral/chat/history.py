@@ -1,7 +1,7 @@
 """The message lists that agents really send, made into lists that the chat format can say.
 
 Owns the repairs. Each is a function from list to list that is named in the answer when it changed something;
-none loses a text. What no repair can mend is refused with the index of the client's message. Must not know
+none loses a text. What no repair can mend is refused with the place of the client's message. Must not know
 tokens or a protocol's wire form. Source of what the format can say: mistral-common's v15 validator.
 """
 
@@ -44,56 +44,41 @@ class RepairedHistory:
     repairs: tuple[str, ...]
 
 
-def repair_history(messages: Sequence[ChatMessage]) -> RepairedHistory:
-    """Repairs the list. Raises RequestError, naming `messages[i]…`, for what cannot be mended."""
+def repair_history(messages: Sequence[ChatMessage], place: str = "messages") -> RepairedHistory:
+    """Repairs the list. Raises RequestError, naming the client's place, for what cannot be mended; `place` is that of
+    the list."""
+    if not messages:
+        raise RequestError(f"{place} is empty; send at least one message.", place)
     _refuse_unmendable(messages)
-    steps: list[tuple[str, Callable[[list[ChatMessage]], list[ChatMessage]]]] = [
-        ("drop_empty_turns", drop_empty_turns),
-        ("system_after_answer_to_user", system_after_answer_to_user),
-        ("merge_turns", merge_turns),
-        ("close_thoughts", close_thoughts),
-        ("plain_call_names", plain_call_names),
-        ("native_tool_ids", native_tool_ids),
-        ("orphan_results_to_user", orphan_results_to_user),
-        ("join_repeated_results", join_repeated_results),
-        ("results_follow_calls", results_follow_calls),
-        ("add_missing_results", add_missing_results),
-        ("continue_last_turn", continue_last_turn),
-        ("add_user_turn", add_user_turn),
-    ]
     current = _without_empty_parts(messages)
     repairs = []
-    for name, step in steps:
+    for step in STEPS:
         repaired = step(current)
         if repaired != current:
-            repairs.append(name)
+            repairs.append(step.__name__)
         current = repaired
     return RepairedHistory(tuple(current), tuple(repairs))
 
 
 def _refuse_unmendable(messages: Sequence[ChatMessage]) -> None:
-    if not messages:
-        raise RequestError("messages is empty; send at least one message.", "messages")
-    for i, message in enumerate(messages):
+    for message in messages:
         if message.role != "assistant" and message.tool_calls:
-            param = f"messages[{i}].tool_calls"
-            raise RequestError(f"{param}: only an assistant message can hold tool calls.", param)
+            raise RequestError(f"{message.place}: only an assistant message can hold tool calls.", message.place)
         if message.role != "assistant" and any(isinstance(part, ThinkPart) for part in message.parts):
-            param = f"messages[{i}].content"
-            raise RequestError(f"{param}: only an assistant message can hold reasoning.", param)
+            raise RequestError(f"{message.place}: only an assistant message can hold reasoning.", message.place)
         if message.role not in ("user", "tool"):
             for part in message.parts:
                 if isinstance(part, ImagePart):
                     sentence = f"`{part.place}` is an image; only a user's message or a tool's result can hold one."
                     raise RequestError(sentence, part.place)
-        for j, call in enumerate(message.tool_calls):
-            param = f"messages[{i}].tool_calls[{j}].function"
+        for call in message.tool_calls:
             if not call.name:
-                raise RequestError(f"{param}.name is empty; name the tool that was called.", f"{param}.name")
+                param = f"{call.place}.name"
+                raise RequestError(f"{param} is empty; name the tool that was called.", param)
             try:
                 json.loads(call.arguments or "{}")
             except RecursionError:
-                param += ".arguments"
+                param = f"{call.place}.arguments"
                 raise RequestError(f"{param} is nested too deeply to be read.", param) from None
             except ValueError:
                 pass  # rendered as the text that it is
@@ -285,3 +270,20 @@ def add_user_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
         return messages
     start = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     return [*messages[:start], ChatMessage("user"), *messages[start:]]
+
+
+# In the order in which they are taken; each is told by its function's name.
+STEPS: tuple[Callable[[list[ChatMessage]], list[ChatMessage]], ...] = (
+    drop_empty_turns,
+    system_after_answer_to_user,
+    merge_turns,
+    close_thoughts,
+    plain_call_names,
+    native_tool_ids,
+    orphan_results_to_user,
+    join_repeated_results,
+    results_follow_calls,
+    add_missing_results,
+    continue_last_turn,
+    add_user_turn,
+)

@@ -10,12 +10,13 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
 from sparkstral.api.efforts import EFFORTS
 from sparkstral.api.openai_responses.schema import (
+    LOGPROBS,
     AgentMessageItem,
     AllowedToolsChoice,
     BuiltInCallItem,
@@ -25,7 +26,6 @@ from sparkstral.api.openai_responses.schema import (
     CustomTool,
     FunctionCallItem,
     FunctionTool,
-    HostedTool,
     Item,
     ItemReference,
     LeftOutItem,
@@ -57,14 +57,14 @@ from sparkstral.types import (
 )
 
 _ITEM: TypeAdapter[Item] = TypeAdapter(Item)
-LOGPROBS = "message.output_text.logprobs"
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 def to_chat_request(wire: ResponsesRequest, history: Sequence[ChatMessage], tools: Iterable[Tool]) -> ChatRequest:
     """`history` is what was said up to the previous response, `tools` those of the toolbox. Raises RequestError naming
     the field for what is well formed and yet cannot be meant."""
-    instructions = [ChatMessage("system", (TextPart(wire.instructions),))] if wire.instructions else []
+    instructions = (
+        [ChatMessage("system", (TextPart(wire.instructions),), place="instructions")] if wire.instructions else []
+    )
     return ChatRequest(
         messages=(*instructions, *history, *to_turns(wire.input)),
         tools=tuple(tools),
@@ -72,6 +72,7 @@ def to_chat_request(wire: ResponsesRequest, history: Sequence[ChatMessage], tool
         parallel_tool_calls=wire.parallel_tool_calls is not False,
         reasoning_effort=EFFORTS[(wire.reasoning and wire.reasoning.effort) or "none"],
         response_format=_response_format(wire),
+        place="input",
         sampling=SamplingChoice(
             max_tokens=wire.max_output_tokens,
             temperature=wire.temperature,
@@ -85,27 +86,17 @@ def wants_logprobs(wire: ResponsesRequest) -> bool:
     return LOGPROBS in (wire.include or ()) or bool(wire.top_logprobs)
 
 
-def left_out(wire: ResponsesRequest) -> Iterator[str]:
-    """The places of items that the model is not told of, and of includes that change nothing."""
-    for i, item in enumerate(wire.input if isinstance(wire.input, list) else ()):
-        if isinstance(item, LeftOutItem):
-            yield f"input[{i}].{item.type}"
-    for name in wire.include or ():
-        if name not in (LOGPROBS, ENCRYPTED_REASONING):
-            yield f"include.{name}"
-
-
 def to_turns(items: str | Sequence[Item]) -> list[ChatMessage]:
     """The turns of `input`, or of an output: items of the assistant that follow each other are one."""
     if isinstance(items, str):
-        return [ChatMessage("user", (TextPart(items),) if items else ())]
+        return [ChatMessage("user", (TextPart(items),) if items else (), place="input")]
     turns: list[ChatMessage] = []
     parts: list[Part] = []
     calls: list[ToolCall] = []
 
     def end_turn() -> None:
         if parts or calls:
-            turns.append(ChatMessage("assistant", tuple(parts), tuple(calls)))
+            turns.append(ChatMessage("assistant", tuple(parts), tuple(calls), place="input"))
             parts.clear()
             calls.clear()
 
@@ -114,7 +105,7 @@ def to_turns(items: str | Sequence[Item]) -> list[ChatMessage]:
         if isinstance(item, LeftOutItem) or (isinstance(item, ToolsItem) and item.type == "additional_tools"):
             continue
         if isinstance(item, FunctionCallItem | CustomCallItem | BuiltInCallItem):
-            calls.append(_call(item))
+            calls.append(_call(item, place))
         elif isinstance(item, ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant"):
             if calls:  # in the chat format calls come last in a turn
                 end_turn()
@@ -126,13 +117,13 @@ def to_turns(items: str | Sequence[Item]) -> list[ChatMessage]:
     return turns
 
 
-def _call(item: FunctionCallItem | CustomCallItem | BuiltInCallItem) -> ToolCall:
+def _call(item: FunctionCallItem | CustomCallItem | BuiltInCallItem, place: str) -> ToolCall:
     if isinstance(item, BuiltInCallItem):
         told = item.action or item.arguments or item.operation or {}
-        return ToolCall(item.call_id or item.id or "", item.type.removesuffix("_call"), _json(told))
+        return ToolCall(item.call_id or item.id or "", item.type.removesuffix("_call"), _json(told), place)
     name = item.name if item.namespace is None else model_name(item.name, item.namespace)
     arguments = item.arguments if isinstance(item, FunctionCallItem) else _json({"input": item.input})
-    return ToolCall(item.call_id, name, arguments)
+    return ToolCall(item.call_id, name, arguments, place)
 
 
 def _json(value: object) -> str:
@@ -150,31 +141,33 @@ def _said(item: ReasoningItem | MessageItem, place: str) -> list[Part]:
 def _heard(item: Item, place: str) -> ChatMessage:
     match item:
         case CallOutputItem():
-            return _result(_text(item.output, f"{place}.output"), item.call_id)
+            return _result(_text(item.output, f"{place}.output"), item.call_id, place)
         case BuiltInOutputItem(output=output):
             told = item.status or "" if output is None else output
-            return _result(told if isinstance(told, str) else _json(told), item.call_id or item.id)
+            return _result(told if isinstance(told, str) else _json(told), item.call_id or item.id, place)
         case ToolsItem():
-            return _result(f"Found: {', '.join(_names(item.tools)) or 'nothing'}", item.call_id)
+            return _result(f"Found: {', '.join(_names(item.tools)) or 'nothing'}", item.call_id, place)
         case AgentMessageItem():
             said = "".join(text for part in item.content if isinstance(text := part.get("text"), str))
-            return ChatMessage("user", (TextPart(f"{item.author or 'Another agent'} says:\n{said}"),) if said else ())
+            said = f"{item.author or 'Another agent'} says:\n{said}" if said else ""
+            return ChatMessage("user", (TextPart(said),) if said else (), place=place)
         case MessageItem():
             text = _text(item.content, f"{place}.content")
-            return ChatMessage("user" if item.role == "user" else "system", (TextPart(text),) if text else ())
+            role: Literal["user", "system"] = "user" if item.role == "user" else "system"
+            return ChatMessage(role, (TextPart(text),) if text else (), place=place)
         case _:
             raise AssertionError(f"{item.type} is the assistant's, or was resolved")
 
 
-def _result(text: str, call_id: str | None) -> ChatMessage:
-    return ChatMessage("tool", (TextPart(text),), tool_call_id=call_id)
+def _result(text: str, call_id: str | None, place: str) -> ChatMessage:
+    return ChatMessage("tool", (TextPart(text),), tool_call_id=call_id, place=place)
 
 
 def _names(tools: Sequence[WireTool]) -> Iterator[str]:
     """By which the model will know them."""
     for tool in tools:
         if isinstance(tool, NamespaceTool):
-            yield from (model_name(t.name, tool.name) for t in tool.tools if not isinstance(t, HostedTool))
+            yield from (model_name(t.name, tool.name) for t in tool.tools if isinstance(t, FunctionTool | CustomTool))
         elif isinstance(tool, FunctionTool | CustomTool):
             yield tool.name
 
@@ -238,5 +231,5 @@ def _response_format(wire: ResponsesRequest) -> ResponseFormat:
     if wire.text is None or wire.text.format is None:
         return ResponseFormat()
     if isinstance(wire.text.format, SchemaFormat):
-        return ResponseFormat("json_schema", wire.text.format.schema_)
-    return ResponseFormat(wire.text.format.type)
+        return ResponseFormat("json_schema", wire.text.format.schema_, place="text.format")
+    return ResponseFormat(wire.text.format.type, place="text.format")

@@ -13,14 +13,8 @@ from typing import Any
 
 from sparkstral.api import sse
 from sparkstral.api.openai_chat.response import logprobs_to_wire
-from sparkstral.api.openai_responses.request import (
-    ENCRYPTED_REASONING,
-    encode_reasoning,
-    to_item,
-    to_turns,
-    wants_logprobs,
-)
-from sparkstral.api.openai_responses.schema import ResponsesRequest
+from sparkstral.api.openai_responses.request import encode_reasoning, to_item, to_turns, wants_logprobs
+from sparkstral.api.openai_responses.schema import ENCRYPTED_REASONING, ResponsesRequest
 from sparkstral.api.openai_responses.tools import ClientTool
 from sparkstral.types import (
     ChatMessage,

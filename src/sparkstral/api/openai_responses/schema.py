@@ -6,6 +6,7 @@ reference and the types of its official SDK, 3.57. null in an optional field mea
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -15,6 +16,8 @@ from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refuse
 from sparkstral.chat.history import CALL_NAME
 from sparkstral.types import MAX_TOP_LOGPROBS
 
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 NoStatus = Annotated[Any, Ignored("what was answered counts as it is")]
 NoId = Annotated[Any, Ignored("the place in the list says as much")]
 NoCaller = Annotated[Any, Ignored("the model is the one caller")]
@@ -354,6 +357,15 @@ class Reasoning(Wire):
     mode: Annotated[Any, Ignored("there is one mode")] = None
 
 
+def _not_told(tools: Sequence[Tool], place: str) -> Iterator[str]:
+    """The places of tools that nobody here could run."""
+    for i, tool in enumerate(tools):
+        if isinstance(tool, NamespaceTool):
+            yield from _not_told(tool.tools, f"{place}[{i}].tools")
+        elif isinstance(tool, HostedTool) or (isinstance(tool, ToolSearchTool) and tool.execution != "client"):
+            yield f"{place}[{i}].{tool.type}"
+
+
 class ResponsesRequest(Wire):
     """The body of POST /v1/responses."""
 
@@ -397,3 +409,16 @@ class ResponsesRequest(Wire):
     prompt_cache_retention: Annotated[Any, Ignored("prefixes stay while there is room")] = None
     prompt_cache_options: Annotated[Any, Ignored("prefixes are found without options")] = None
     client_metadata: Annotated[Any, Ignored("nothing is kept about clients")] = None
+
+    def without_effect(self) -> Iterator[str]:
+        """Also tools and items that the model is not told of, and includes that change nothing."""
+        yield from super().without_effect()
+        yield from _not_told(self.tools or (), "tools")
+        for i, item in enumerate(self.input if isinstance(self.input, list) else ()):
+            if isinstance(item, LeftOutItem):
+                yield f"input[{i}].{item.type}"
+            elif isinstance(item, ToolsItem):
+                yield from _not_told(item.tools, f"input[{i}].tools")
+        for name in self.include or ():
+            if name not in (LOGPROBS, ENCRYPTED_REASONING):
+                yield f"include.{name}"

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from sparkstral.api.openai_responses.schema import (
     CustomTool,
     FunctionTool,
-    HostedTool,
     NamespaceTool,
     ResponsesRequest,
     ToolSearchTool,
@@ -23,7 +22,6 @@ from sparkstral.api.openai_responses.schema import (
 )
 from sparkstral.api.openai_responses.schema import Tool as WireTool
 from sparkstral.chat.history import plain_name
-from sparkstral.errors import RequestError
 from sparkstral.types import Tool
 
 SEARCH = "tool_search"
@@ -68,69 +66,59 @@ class ClientTool:
             item["input"] = text if isinstance(text, str) else arguments
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Toolbox:
-    """What is offered: to the model, and by the plain names the same to the client. `left_out` are the places of tools
-    that the model is not told of."""
+    """What is offered: to the model, and by its names there the same to the client."""
 
-    tools: dict[str, Tool] = field(default_factory=dict)
-    by_plain_name: dict[str, ClientTool] = field(default_factory=dict)
-    left_out: list[str] = field(default_factory=list)
+    tools: tuple[Tool, ...]
+    by_name: Mapping[str, ClientTool]
 
 
 def toolbox(wire: ResponsesRequest) -> Toolbox:
-    """The tools of the body and of its items; a later item's tool takes the place of one of its name. Raises
-    RequestError for a name that comes twice in one list."""
-    box = Toolbox()
-    _add(box, wire.tools or (), "tools")
+    """The tools of the body and of its items; a later item's take the places of those of their names."""
+    offers = list(_offers(wire.tools or (), "tools"))
     for i, item in enumerate(wire.input if isinstance(wire.input, list) else ()):
         if isinstance(item, ToolsItem):
-            _add(box, item.tools, f"input[{i}].tools")
-    return box
-
-
-def _add(box: Toolbox, tools: Sequence[WireTool], place: str) -> None:
-    seen: set[str] = set()
-    for param, client, tool in _offers(box, tools, place):
-        if tool.name in seen:
-            raise RequestError(f"`{param}` is {client.name!r}, as is that of a tool before it.", param)
-        seen.add(tool.name)
-        box.tools[tool.name] = tool
-        box.by_plain_name[tool.name] = client
+            more = list(_offers(item.tools, f"input[{i}].tools"))
+            names = {tool.name for _, tool in more}
+            offers = [offer for offer in offers if offer[1].name not in names] + more
+    return Toolbox(tuple(tool for _, tool in offers), {tool.name: client for client, tool in offers})
 
 
 def _offers(
-    box: Toolbox, tools: Sequence[WireTool], place: str, namespace: str | None = None, preface: str = ""
-) -> Iterator[tuple[str, ClientTool, Tool]]:
-    """The place of a name, and both sides of the tool. `preface` is told with the first."""
+    tools: Sequence[WireTool], place: str, namespace: str | None = None, preface: str = ""
+) -> Iterator[tuple[ClientTool, Tool]]:
+    """Each tool as both sides know it. `preface` is told with the first."""
     for i, tool in enumerate(tools):
         where = f"{place}[{i}]"
         match tool:
             case NamespaceTool():
-                yield from _offers(box, tool.tools, f"{where}.tools", tool.name, tool.description or "")
+                yield from _offers(tool.tools, f"{where}.tools", tool.name, tool.description or "")
             case FunctionTool():
-                told = Tool(
-                    model_name(tool.name, namespace),
-                    _paragraphs(preface, tool.description),
-                    tool.parameters or {},
-                    strict=bool(tool.strict),
-                )
-                yield f"{where}.name", ClientTool("function_call", tool.name, namespace), told
+                client = ClientTool("function_call", tool.name, namespace)
+                yield client, _told(client, where, tool.parameters, preface, tool.description, strict=bool(tool.strict))
                 preface = ""
             case CustomTool():
-                told = Tool(
-                    model_name(tool.name, namespace),
-                    _paragraphs(preface, tool.description, _grammar(tool)),
-                    _CUSTOM_PARAMETERS,
-                    strict=True,
-                )
-                yield f"{where}.name", ClientTool("custom_tool_call", tool.name, namespace), told
+                client = ClientTool("custom_tool_call", tool.name, namespace)
+                texts = (preface, tool.description, _grammar(tool))
+                yield client, _told(client, where, _CUSTOM_PARAMETERS, *texts, strict=True)
                 preface = ""
             case ToolSearchTool(execution="client"):
-                told = Tool(SEARCH, tool.description or "", tool.parameters or {})
-                yield f"{where}.type", ClientTool("tool_search_call", SEARCH), told
-            case ToolSearchTool() | HostedTool():
-                box.left_out.append(f"{where}.{tool.type}")
+                client = ClientTool("tool_search_call", SEARCH)
+                yield client, _told(client, where, tool.parameters, tool.description)
+
+
+def _told(
+    client: ClientTool, place: str, parameters: Mapping[str, Any] | None, *texts: str | None, strict: bool = False
+) -> Tool:
+    return Tool(
+        model_name(client.name, client.namespace),
+        "\n\n".join(text for text in texts if text),
+        parameters or {},
+        strict=strict,
+        name_place=f"{place}.name",
+        parameters_place=f"{place}.parameters",
+    )
 
 
 def model_name(name: str, namespace: str | None) -> str:
@@ -138,10 +126,6 @@ def model_name(name: str, namespace: str | None) -> str:
     if namespace is None:
         return plain_name(name)
     return plain_name(namespace + ("" if namespace.endswith(_BETWEEN) else _BETWEEN) + name)
-
-
-def _paragraphs(*texts: str | None) -> str:
-    return "\n\n".join(text for text in texts if text)
 
 
 def _grammar(tool: CustomTool) -> str:
