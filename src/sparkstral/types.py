@@ -397,6 +397,7 @@ class Tool:
 class ToolChoice:
     mode: Literal["auto", "none", "required", "named"] = "auto"
     name: str | None = None  # with mode named
+    allowed: tuple[str, ...] | None = None  # of the tools that are told these alone may be called
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +482,7 @@ class TextLogprob:
     token: bytes
     logprob: float | None  # None: of the first token of a prompt, which nothing comes before
     top: tuple[tuple[bytes, float], ...] = ()
+    is_text: bool = True  # else the token is a control token, of which the text has nothing
 
 
 @dataclass(frozen=True, slots=True)
