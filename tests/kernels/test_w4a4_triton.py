@@ -26,7 +26,7 @@ W4A4: MoeConfig = replace(MANY, w4a4=MANY.many)
 
 
 def rows_of_all_kinds() -> Tensor:
-    """Ordinary groups; one of zeros; one far beyond the calibration, one far below; ties of E2M1; a NaN, an infinity."""
+    """Ordinary groups; zeros; far beyond the calibration, and far below; ties of E2M1; a NaN, an infinity."""
     x = values(1, 12, 16, seed=1)[0]
     x[1] = 0
     x[2] *= 1000

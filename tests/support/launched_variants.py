@@ -71,8 +71,6 @@ def missing(model_config: ModelConfig, capability: tuple[int, int], limits: Fast
         batch, sampling = build_fast_batch(step, shape, META, {}, previous, explained)
         hidden = model.hidden(batch, pool)
         model.logits(hidden[: len(sampling)])
-        for begin in range(len(sampling), len(hidden), ROWS_AT_ONCE):
-            model.logits(hidden[begin : begin + ROWS_AT_ONCE])
 
     for size in runner.graphs.sizes:
         runner.graphs.run_eagerly(size)
