@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+Precision = Literal["bf16", "fp8"]  # in which numbers the engine holds what it could hold in either
+
 # --------------------------------------------------------------------------------------------------------------
 # Tokens: what serving hands to the engine, and what comes back
 # --------------------------------------------------------------------------------------------------------------
@@ -299,6 +301,8 @@ class EngineInfo:
     device: str
     dtype: str
     memory: MemoryLedger | None = None
+    speculative: str = "off"  # who drafts: eagle, prompt-lookup, or off
+    max_draft_tokens: int = 0  # of a request in a step
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ def one_row_off(function: Callable[..., Any]) -> Callable[..., Any]:
 PERTURBED = [
     (embedding.embed_kernel, "embed", one_row_off, "embed: 3 tokens"),
     (dense.linear_kernel, "bf16_linear", scaled, "bf16_linear: a, 3 tokens"),
+    (dense.fp8_kernel, "fp8_linear", scaled, "fp8_linear: a, 3 tokens"),
     (dense.rms_norm_kernel, "add_rms_norm", scaled, "rms_norm: after o, 2 tokens"),
     (dense.latent_write_kernel, "write_latents", scaled, "latent_write: 2 tokens"),
     (dense.decode_kernel, "absorb", scaled, "mla_decode: absorb, 2 tokens"),

@@ -7,7 +7,6 @@ at a time, so that 119B parameters fit wherever the stored ones do.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sparkstral.bench.loss_text import ScoredText
+from sparkstral.bench.settings import MSCALE_SQUARED
 from sparkstral.checkpoint.load import load
 from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.kernels import rms_norm
@@ -37,7 +37,6 @@ from sparkstral.types import ModelRunnerOutput, NewRequest, SamplingParams, Sche
 if TYPE_CHECKING:
     from sparkstral.kernels.configs import KernelConfigs
 
-MSCALE_SQUARED = (0.1 * math.log(128) + 1) ** 2  # 2.2058: YaRN's factor for a context 128 times as long
 PLAIN, SCALED = "128^-0.5", "2.2058 x 128^-0.5"
 MIN_ERRORS = 4.0  # standard errors by which the shares of tokens must differ to tell the scales apart
 BLOCK_SIZE = 64

@@ -42,8 +42,10 @@ from sparkstral.model.weights import (
 )
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.fast_runner import FastRunner
+from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.logprobs import ROWS_AT_ONCE
 from sparkstral.runner.warm_up_steps import prompt_steps
+from sparkstral.types import Precision
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +62,8 @@ class CompileSetup:
     block_size_tokens: int
     capability: tuple[int, int]
     kernels: KernelConfigs
+    dense: Precision = "bf16"
+    kv: Precision = "bf16"
     worker: int = 0
     num_workers: int = 1
 
@@ -108,8 +112,9 @@ def compile_share(setup: CompileSetup) -> int:
 def _run_all_steps(setup: CompileSetup) -> None:
     kernels = setup.kernels
     config = replace(setup.model, num_hidden_layers=1)
-    model = FastMistral4(config, weights_without_memory(config), kernels, setup.limits, _META, torch.bfloat16)
-    pool = torch.empty(1, 2, setup.block_size_tokens, LATENT_WIDTH, dtype=torch.bfloat16, device=_META)
+    weights = weights_without_memory(config)
+    model = FastMistral4(config, weights, kernels, setup.limits, _META, torch.bfloat16, setup.dense)
+    pool = allocate_latent_pool(1, 2, setup.block_size_tokens, _META, torch.bfloat16, setup.kv)
     runner = FastRunner(model, pool, 0, _no_grammar, config.vocab_size)
     for size in runner.graphs.sizes:
         runner.graphs.run_eagerly(size)

@@ -84,7 +84,7 @@ class FastRunner:
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
         vocab_size: int,
     ) -> None:
-        """`latent_pool` is [num_layers, num_blocks, block_size, 320] on the model's device."""
+        """`latent_pool` (runner/latent_pool) is on the model's device."""
         limits, kernels = model.limits, model.kernels
         device, block_size = latent_pool.device, latent_pool.shape[2]
         self._model = model
