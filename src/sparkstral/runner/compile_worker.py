@@ -44,7 +44,7 @@ from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.logprobs import ROWS_AT_ONCE
-from sparkstral.runner.warm_up_steps import prompt_steps
+from sparkstral.runner.warm_up_steps import all_explained, prompt_steps
 from sparkstral.types import Precision
 
 logger = logging.getLogger(__name__)
@@ -123,8 +123,8 @@ def _run_all_steps(setup: CompileSetup) -> None:
     model.logits(torch.empty(ROWS_AT_ONCE, config.hidden_size, dtype=torch.bfloat16, device=_META))
     bounds = [pair.max_tokens for pair in kernels.moe.many]
     for step in prompt_steps(setup.limits, setup.block_size_tokens, bounds):
-        batch, _ = build_fast_batch(step, shape, _META, {}, previous)
-        model.forward(batch, pool)
+        batch, sampling = build_fast_batch(step, shape, _META, {}, previous, all_explained(step))
+        model.logits(model.hidden(batch, pool)[: len(sampling)])
 
 
 def _no_grammar(_spec: object) -> Any:
