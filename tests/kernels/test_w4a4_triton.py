@@ -7,11 +7,15 @@ what is not proven is that instruction alone. Its operands' order is: codes, sca
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from sparkstral.checkpoint.load import load_planned
+from sparkstral.checkpoint.plan import plan_load
+from sparkstral.errors import CheckpointError, ConfigError
 from sparkstral.kernels import moe_route, nvfp4_quantize
 from sparkstral.kernels.moe_experts import triton_w4a4
 from sparkstral.kernels.moe_experts.triton_kernel import MoeConfig, MoeWorkspace, moe_block
@@ -19,9 +23,17 @@ from sparkstral.kernels.moe_experts.triton_w4a4 import InputScales
 from sparkstral.kernels.nvfp4_linear.packing import reorder
 from sparkstral.kernels.nvfp4_quantize.pairs import QuantizeSpecs
 from sparkstral.kernels.nvfp4_quantize.reference import MAGNITUDES
+from sparkstral.kernels.select import check_w4a4
+from sparkstral.model.fast_mistral4 import FastMistral4
+from sparkstral.runner.fast_batch import StepShape, build_fast_batch
+from sparkstral.runner.warm_up_steps import all_explained
+from sparkstral.types import ScheduledRequest
 from tests.kernels.nvfp4_weights import StoredWeight, draw
 from tests.kernels.test_moe_triton import HIDDEN, INNER, MANY, NUM_EXPERTS, TOP_K, values
+from tests.support.fast_model import LIMITS, small_configs, with_stacks
+from tests.support.tiny_checkpoint import TINY, native_tensors, write_native
 
+CPU = torch.device("cpu")
 W4A4: MoeConfig = replace(MANY, w4a4=MANY.many)
 
 
@@ -159,3 +171,42 @@ def test_a_sick_token_is_sick_alone(block: Block) -> None:
     out = block.run(x)
     assert not out[1:3].isfinite().any()
     assert torch.equal(out[[0, 3]], healthy[[0, 3]])
+
+
+def test_a_prompt_goes_through_the_quantised_experts_and_a_decode_step_does_not(tmp_path: Path) -> None:
+    """The same model, loaded with its input scales and without."""
+    write_native(tmp_path)
+    kernels = small_configs()
+    kernels = replace(kernels, moe=replace(kernels.moe, max_few=4, w4a4=kernels.moe.many))
+    shape = StepShape(16, LIMITS.max_num_seqs, kernels.prefill, LIMITS.prefill_keys)
+    logits = []
+    for with_input_scales in (False, True):
+        config, weights = load_planned(plan_load(tmp_path, with_input_scales=with_input_scales))
+        model = FastMistral4(config, with_stacks(weights), kernels, LIMITS, CPU, torch.float32)
+        pool = torch.zeros(config.num_hidden_layers, 2, 16, 320)
+        first = ScheduledRequest("a", tuple(range(40, 52)), 0, (1,), True)
+        none = torch.zeros(1, dtype=torch.int64)
+        prompt = model.forward(build_fast_batch((first,), shape, CPU, {}, none, all_explained((first,)))[0], pool)
+        pool.copy_(torch.randn(pool.shape, generator=torch.Generator().manual_seed(1)))
+        then = ScheduledRequest("a", (7,), 12, (1,), True)
+        logits.append((prompt, model.forward(build_fast_batch((then,), shape, CPU, {}, none)[0], pool)))
+    (exact, step), (quantised, same_step) = logits
+    assert torch.equal(step, same_step)
+    assert 1e-3 < float((exact - quantised).norm() / exact.norm()) < 0.2
+
+
+def test_an_input_scale_that_is_missing_is_said_before_loading(tmp_path: Path) -> None:
+    tensors = native_tensors(TINY)
+    del tensors["layers.0.experts.1.w2.input_global_scale"]
+    write_native(tmp_path, tensors=tensors)
+    plan_load(tmp_path)
+    with pytest.raises(CheckpointError, match=r"1 matrices have no input_global_scale.*Leave --prefill w4a4 out"):
+        plan_load(tmp_path, with_input_scales=True)
+
+
+def test_where_w4a4_is_not_served_is_said() -> None:
+    check_w4a4((12, 1))
+    with pytest.raises(ConfigError, match=r"12\.x, a GB10\); this GPU has capability 9\.0"):
+        check_w4a4((9, 0))
+    with pytest.raises(ConfigError, match="the reference is served here"):
+        check_w4a4(None)

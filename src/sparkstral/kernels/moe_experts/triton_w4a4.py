@@ -28,10 +28,10 @@ INSTRUCTION = "kind::mxf4nvf4.block_scale.scale_vec::4X"
 
 @dataclass(frozen=True, slots=True)
 class InputScales:
-    """Of a layer's experts, the shared one last: the global scales of what their products read (divisors)."""
+    """Of a layer's routed experts: the global scales of what their products read (divisors)."""
 
-    x: Tensor  # [E + 1] float32: of gate and up together, the smaller of theirs, so that neither saturates
-    h: Tensor  # [E + 1] float32: of down
+    x: Tensor  # [E] float32: of gate and up together, the smaller of theirs, so that neither saturates
+    h: Tensor  # [E] float32: of down
 
 
 @triton.jit
