@@ -26,7 +26,7 @@ from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
 from sparkstral.engine.messages import FromEngine
 from sparkstral.errors import ConfigError, MemoryPlanError, SparkstralError
-from sparkstral.kernels.select import select_kernels
+from sparkstral.kernels.select import check_w4a4, select_kernels
 from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
@@ -174,7 +174,9 @@ def prepare(config: EngineConfig) -> Prepared:
     # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     kernels = select_kernels(config.kernels, device)
-    load_plan = plan_load(config.model_path)
+    if config.prefill == "w4a4":
+        check_w4a4(None if kernels is None else torch.cuda.get_device_capability(device))
+    load_plan = plan_load(config.model_path, with_input_scales=config.prefill == "w4a4")
     fast: FastParts | None = None
     if kernels is not None:
         from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
@@ -188,7 +190,8 @@ def open_block_store(config: EngineConfig, load_plan: LoadPlan, dtype: torch.dty
     cache's type and block. Raises ConfigError if it cannot be used."""
     assert config.kv_dir is not None
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(load_plan.file_bytes)]
-    layout = repr((files, load_plan.config, str(dtype), config.dense, config.kv, config.block_size_tokens)).encode()
+    held = (str(dtype), config.dense, config.kv, config.prefill)
+    layout = repr((files, load_plan.config, *held, config.block_size_tokens)).encode()
     try:
         return BlockStore(config.kv_dir, layout, config.kv_dir_bytes)
     except OSError as error:

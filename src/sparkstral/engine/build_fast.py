@@ -104,6 +104,7 @@ class FastParts:
                 self._kernels,
                 self._config.dense,
                 self._config.kv,
+                self._config.prefill,
             )
         )
 
@@ -130,7 +131,7 @@ class FastParts:
 
     def warm_up(self, runner: FastRunner, max_model_len: int, report: ReportProgress) -> None:
         """After this nothing is compiled, captured or allocated."""
-        bounds = [pair.max_tokens for pair in self._kernels.moe.many]
+        bounds = [pair.max_tokens for pair in (*self._kernels.moe.many, *self._kernels.moe.w4a4)]
         steps = prompt_steps(self.limits(max_model_len), self._config.block_size_tokens, bounds)
         warm_up(runner, steps, self._compilers, report, planned_bytes=self.workspace.activation_bytes())
 

@@ -18,7 +18,7 @@ import torch
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.held import reserved_bytes
-from sparkstral.types import MAX_TOP_LOGPROBS, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from sparkstral.types import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from sparkstral.units import MiB, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -29,10 +29,9 @@ PHASE_LIMIT_S = 600.0
 RESERVE_SHARE = 0.25
 SMALL_RESERVE_BYTES = 32 * MiB  # of tensors up to 1 MiB, which the allocator keeps apart
 _PARAMS = SamplingParams(max_tokens=1, temperature=1.0, stop_token_ids=(), top_p=0.9, top_k=40)
-_MOST = replace(  # all that a request can ask for
-    _PARAMS, repetition_penalty=1.1, logit_bias=((0, 1.0),), num_logprobs=MAX_TOP_LOGPROBS,
-    num_prompt_logprobs=MAX_TOP_LOGPROBS,
-)  # fmt: skip
+_MOST = replace(  # all kinds of what a request can ask for
+    _PARAMS, repetition_penalty=1.1, logit_bias=((0, 1.0),), num_logprobs=0, num_prompt_logprobs=0
+)
 
 
 class ReportProgress(Protocol):
