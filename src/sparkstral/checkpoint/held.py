@@ -43,7 +43,9 @@ def held_lines(config: ModelConfig, forms: Forms, holding: Holding, source: str)
     ]
     heads, layers = config.num_attention_heads, config.num_hidden_layers
     rows = layers * heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM)
-    cut = rows * KV_LORA_RANK * BYTES_PER_VALUE[holding.dense] + (rows * ROW_SCALE_BYTES if holding.dense == "fp8" else 0)
+    cut = rows * KV_LORA_RANK * BYTES_PER_VALUE[holding.dense]
+    if holding.dense == "fp8":
+        cut += rows * ROW_SCALE_BYTES
     lines.append(PlanLine("w_uk, w_uv", cut, "kv_b_proj once more, cut for the absorbed form of attention"))
     return (*lines, *holding.beside_lines())
 

@@ -275,8 +275,8 @@ def _combine(
     sums_ptr, log_sums_ptr, cu_seqlens_ptr, seq_lens_ptr, w_uv_ptr, uv_scale_ptr, out_ptr,
     num_tokens, num_requests, max_rows,
     NUM_HEADS: tl.constexpr, LATENT: tl.constexpr, VALUE: tl.constexpr, VALUE_ROWS: tl.constexpr,
-    SCALED: tl.constexpr, SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr, TOKENS: tl.constexpr,
-    REQUESTS: tl.constexpr, PDL: tl.constexpr,
+    SCALED: tl.constexpr, SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr,
+    TOKENS: tl.constexpr, REQUESTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     head = tl.program_id(0)
