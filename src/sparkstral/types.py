@@ -26,6 +26,10 @@ class FinishReason(StrEnum):
     ABORTED = "aborted"  # the client left or serving had enough (stop string)
 
 
+MAX_BIASED_TOKENS = 1024  # of a request, as OpenAI has it
+MAX_TOP_LOGPROBS = 20  # as OpenAI has it
+
+
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
     """How the next token is chosen. Serving fills in every default, so the engine knows none.
@@ -297,6 +301,8 @@ class EngineInfo:
     device: str
     dtype: str
     memory: MemoryLedger | None = None
+    speculative: str = "off"  # who drafts: eagle, prompt-lookup, or off
+    max_draft_tokens: int = 0  # of a request in a step
 
 
 @dataclass(frozen=True, slots=True)

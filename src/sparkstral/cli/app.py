@@ -12,7 +12,19 @@ from typing import Annotated
 
 import typer
 
-from sparkstral.cli import bench, bench_load, chat, connect, eval_demo, eval_precision, inspect, plan, serve
+from sparkstral.cli import (
+    bench,
+    bench_load,
+    chat,
+    connect,
+    doctor,
+    download,
+    eval_demo,
+    eval_precision,
+    inspect,
+    plan,
+    serve,
+)
 from sparkstral.errors import ConfigError, SparkstralError
 
 app = typer.Typer(
@@ -42,6 +54,8 @@ app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
 app.command("plan")(plan.plan)
 app.command("connect")(connect.connect)
+app.command("download")(download.download)
+app.command("doctor")(doctor.doctor)
 app.command("verify")(bench.verify)
 app.command("tune")(bench.tune)
 

@@ -78,12 +78,15 @@ def tune(
 def build(
     target: Annotated[str, typer.Option(help="sm_121a for a GB10, sm_90a for an H200.")],
     output: Annotated[Path | None, typer.Option(help="The folder of a pack to write.")] = None,
+    all_candidates: Annotated[
+        bool, typer.Option("--all-candidates", help="Instead, what `tune` may choose; takes many minutes.")
+    ] = False,
     workers: Workers = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compile every shipped kernel for TARGET, which need not be here, and say what each takes of it. With --output,
     into a pack: a machine that has it compiles nothing at its first start."""
-    arguments = _flags(target=target, output=output, workers=workers)
+    arguments = _flags(target=target, output=output, all_candidates=all_candidates, workers=workers)
     _show_and_exit("sparkstral.kernels.build", arguments, as_json, tables.print_build)
 
 

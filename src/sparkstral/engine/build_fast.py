@@ -67,7 +67,12 @@ class FastParts:
         self._beside_bytes = 0  # in use on the device before the first launch, and not PyTorch's
         self.workspace = FastWorkspace(
             model=load_plan.config,
-            kernels=KernelSizes(kernels.decode.max_splits, kernels.moe.max_few, kernels.sampling.stretch),
+            kernels=KernelSizes(
+                kernels.decode.max_splits,
+                kernels.moe.max_few,
+                kernels.sampling.stretch,
+                kernels.token_logprobs.stretch,
+            ),
             dtype_bytes=dtype.itemsize,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,

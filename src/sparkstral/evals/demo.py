@@ -118,7 +118,7 @@ async def _ask(endpoint: Endpoint, model: str, item: EvalItem, judge: Judge) -> 
     num_tokens = 0
     for turn in item.turns:
         try:
-            answer = await endpoint.complete(_body(model, item, turn))
+            answer = await endpoint.complete(request_body(model, item, turn))
         except EndpointError as error:
             return _miss(item, turn, f"the server answered: {error}"), num_tokens
         num_tokens += answer["usage"]["completion_tokens"]
@@ -129,7 +129,8 @@ async def _ask(endpoint: Endpoint, model: str, item: EvalItem, judge: Judge) -> 
     return None, num_tokens
 
 
-def _body(model: str, item: EvalItem, turn: EvalTurn) -> dict[str, Any]:
+def request_body(model: str, item: EvalItem, turn: EvalTurn) -> dict[str, Any]:
+    """The chat completion that asks for one turn, with the right earlier turns."""
     conversation = item.conversation
     body: dict[str, Any] = {
         "model": model,

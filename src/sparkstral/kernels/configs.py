@@ -13,9 +13,11 @@ from sparkstral.kernels.latent_write import triton_kernel as latent_write
 from sparkstral.kernels.mla_decode import triton_kernel as mla_decode
 from sparkstral.kernels.mla_prefill import triton_kernel as mla_prefill
 from sparkstral.kernels.moe_experts import triton_kernel as moe_experts
+from sparkstral.kernels.penalties import triton_kernel as penalties
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm
 from sparkstral.kernels.rope import triton_kernel as rope
 from sparkstral.kernels.sampling import triton_kernel as sampling
+from sparkstral.kernels.token_logprobs import triton_kernel as token_logprobs
 from sparkstral.kernels.vision_attention import triton_kernel as vision_attention
 
 _FIELDS = {
@@ -38,6 +40,8 @@ class KernelConfigs:
     prefill: mla_prefill.PrefillConfig
     moe: moe_experts.MoeConfig
     sampling: sampling.SamplingConfig
+    penalties: penalties.PenaltiesConfig
+    token_logprobs: token_logprobs.TokenLogprobsConfig
     vision: vision_attention.VisionAttentionConfig
     pdl: bool
 
@@ -55,6 +59,8 @@ class KernelConfigs:
             prefill=mla_prefill.CONFIGS[capability],
             moe=moe_experts.CONFIGS[capability],
             sampling=sampling.CONFIGS[capability],
+            penalties=penalties.CONFIGS[capability],
+            token_logprobs=token_logprobs.CONFIGS[capability],
             vision=vision_attention.CONFIGS[capability],
             pdl=pdl,
         )

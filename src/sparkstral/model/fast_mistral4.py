@@ -126,11 +126,16 @@ class FastMistral4:
         self._rotations, self._query_scales = terms.rotation, terms.query_scale
         self._workspace = FastWorkspace.allocate(kernels, config, limits, dtype, device)
 
-    @torch.inference_mode()
     def forward(self, batch: FastBatch, latent_pool: Tensor) -> Tensor:
-        """Logits [L, vocab_size] float32 of the rows batch.logits_rows; the latents are written to latent_pool
-        (runner/latent_pool). A batch of one absorbed group can be captured in a graph."""
-        kernels, config = self.kernels, self.config
+        """Logits [L, vocab_size] float32 of the rows batch.logits_rows; for the rest see `hidden`. A batch of one
+        absorbed group can be captured in a graph."""
+        return self.logits(self.hidden(batch, latent_pool))
+
+    @torch.inference_mode()
+    def hidden(self, batch: FastBatch, latent_pool: Tensor) -> Tensor:
+        """[L, H], what logits are made of, of the rows batch.logits_rows; the latents are written to latent_pool
+        (runner/latent_pool)."""
+        kernels = self.kernels
         stream, rotation, query_scale = embed(
             batch.input_ids, batch.sources, batch.previous, batch.positions,
             self._embed_tokens, self._rotations, self._query_scales, config=kernels.embed,
@@ -141,7 +146,7 @@ class FastMistral4:
             is_last = layer is self._layers[-1]
             q_a = self._write_latents(layer, stream, batch, terms, pool)
             if is_last and rows is not None and len(rows) == 0:
-                return torch.empty(0, config.vocab_size, dtype=torch.float32, device=self.device)
+                return stream.new_empty(0, stream.shape[1])
             values = self._attend(layer, q_a, batch, terms, pool)
             if is_last and rows is not None:  # nobody reads the others from here on
                 values, stream = values[rows], stream[rows]
@@ -150,7 +155,13 @@ class FastMistral4:
                 normed, layer.router, layer.gate_up, layer.down, stream, ROUTED_SCALING_FACTOR, stream,
                 workspace=self._workspace.moe, config=kernels.moe, pdl=kernels.pdl,
             )  # fmt: skip
-        return self._logits(self._add_norm(stream, None, self._norm))
+        return self._add_norm(stream, None, self._norm)
+
+    def scale_softmax(self, ratio: float) -> None:
+        """Multiply the softmax's scale, by way of the norm whose output is all that queries are made of. For
+        `sparkstral verify`; serving has no need of it."""
+        for layer in self._layers:
+            layer.q_a_norm.copy_(layer.q_a_norm.float() * ratio)
 
     def _write_latents(
         self, layer: FastLayerWeights, stream: Tensor, batch: FastBatch, terms: _Terms, pool: Tensor
@@ -217,8 +228,11 @@ class FastMistral4:
             return self._whole(x, weight).unsqueeze(0)
         return self._parts(x, weight, self.dtype)
 
-    def _logits(self, x: Tensor) -> Tensor:
-        """x [L, H] -> [L, V] float32."""
+    @torch.inference_mode()
+    def logits(self, x: Tensor) -> Tensor:
+        """x [L, H], of `hidden` -> [L, V] float32."""
+        if not len(x):
+            return torch.empty(0, self.config.vocab_size, dtype=torch.float32, device=self.device)
         if len(x) > MAX_LINEAR_ROWS:
             return self._whole(x, self._lm_head).float()
         parts = self._parts(x, self._lm_head, torch.float32)

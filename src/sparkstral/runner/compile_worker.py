@@ -43,6 +43,7 @@ from sparkstral.model.weights import (
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.latent_pool import allocate_latent_pool
+from sparkstral.runner.logprobs import ROWS_AT_ONCE
 from sparkstral.runner.warm_up_steps import prompt_steps
 from sparkstral.types import Precision
 
@@ -119,6 +120,7 @@ def _run_all_steps(setup: CompileSetup) -> None:
         runner.graphs.run_eagerly(size)
     shape = StepShape(setup.block_size_tokens, setup.limits.max_num_seqs, kernels.prefill, setup.limits.prefill_keys)
     previous = torch.empty(1, dtype=torch.int64, device=_META)
+    model.logits(torch.empty(ROWS_AT_ONCE, config.hidden_size, dtype=torch.bfloat16, device=_META))
     bounds = [pair.max_tokens for pair in kernels.moe.many]
     for step in prompt_steps(setup.limits, setup.block_size_tokens, bounds):
         batch, _ = build_fast_batch(step, shape, _META, {}, previous)

@@ -127,6 +127,8 @@ def test_what_is_expected_is_the_bytes_at_240_gb_per_s() -> None:
 
 def test_the_kernels_of_a_gb10_are_those_that_are_planned() -> None:
     shipped = KernelConfigs.shipped((12, 1))
-    sizes = KernelSizes(shipped.decode.max_splits, shipped.moe.max_few, shipped.sampling.stretch)
+    sizes = KernelSizes(
+        shipped.decode.max_splits, shipped.moe.max_few, shipped.sampling.stretch, shipped.token_logprobs.stretch
+    )
     assert sizes == GB10_KERNELS
     assert MAX_CONCURRENCY == MAX_REQUESTS

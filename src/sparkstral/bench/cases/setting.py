@@ -21,7 +21,7 @@ TOP_K, SLOTS = 4, 5
 # The kernels with a choice of configuration.
 OPERATIONS = (
     "bf16_linear", "embed", "fp8_linear", "latent_write", "mla_decode", "mla_prefill", "moe_experts", "nvfp4_linear",
-    "rms_norm", "rope", "sampling", "vision_attention",
+    "penalties", "rms_norm", "rope", "sampling", "token_logprobs", "vision_attention",
 )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def absent_setting(capability: tuple[int, int], configs: Mapping[str, Any] | Non
 def small_setting() -> Setting:
     """Every case at sizes for the interpreter, on a CPU."""
     configs = shipped_configs((9, 0))
-    linear, decode, sampling = configs["bf16_linear"], configs["mla_decode"], configs["sampling"]
+    linear, decode = configs["bf16_linear"], configs["mla_decode"]
     configs["bf16_linear"] = replace(linear, rows=16, depth=32, fma_elements=1024, max_fma_tokens=2)
     configs["fp8_linear"] = replace(configs["fp8_linear"], rows=16, depth=32, fma_elements=1024, max_fma_tokens=2)
     single, several = replace(decode.single, rows=16), replace(decode.several, rows=16)
@@ -107,7 +107,8 @@ def small_setting() -> Setting:
         decode, single=single, several=several, fp8_tiles=(single, several), max_splits=4
     )
     configs["mla_prefill"] = replace(configs["mla_prefill"], queries=16, keys=16)
-    configs["sampling"] = replace(sampling, stretch=128)
+    for name in ("sampling", "penalties", "token_logprobs"):
+        configs[name] = replace(configs[name], stretch=128)
     configs["vision_attention"] = replace(configs["vision_attention"], queries=16, keys=16)
     many = replace(configs["nvfp4_linear"].many, rows=16, columns=32, depth=32)
     configs["nvfp4_linear"] = replace(configs["nvfp4_linear"], many=many, max_few=4)
