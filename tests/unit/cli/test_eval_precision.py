@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def run_measured(module: str, arguments: list[str]) -> tuple[dict[str, Any], int]:
         assert module == "sparkstral.bench.precision"
         found[:] = arguments
-        names = [value for flag, value in zip(arguments, arguments[1:], strict=False) if flag == "--setting"]
+        names = [value for flag, value in pairwise(arguments) if flag == "--setting"]
         rows = [
             {"setting": name, "verdict": "ok", "faults": [], **FIGURES, "texts": [{"text": "short", **FIGURES}],
              "worst": [WORST]}
