@@ -33,11 +33,6 @@ from sparkstral.units import MiB, format_gib, format_seconds
 MAX_CONCURRENCY = 128  # requests that the GPU's kernels decode at once
 
 
-class Precision(StrEnum):
-    bf16 = "bf16"
-    fp8 = "fp8"
-
-
 class Draft(StrEnum):
     none = "none"
     eagle = "eagle"
@@ -75,8 +70,8 @@ def plan(
     mla: Annotated[
         bool, typer.Option("--mla/--no-mla", help="--no-mla: the fallback on vLLM, with keys and values of every head.")
     ] = True,
-    kv: Annotated[Precision, typer.Option(help="What the KV cache holds.")] = Precision.bf16,
-    dense: Annotated[Precision, typer.Option(help="What attention and output head are held in.")] = Precision.bf16,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     no_vision: Annotated[bool, typer.Option("--no-vision", help="Leave the image encoder out.")] = False,
     draft: Annotated[Draft, typer.Option(help="A head that proposes tokens.")] = Draft.none,
     as_json: options.AsJson = False,

@@ -1,4 +1,4 @@
-"""An engine with weights and latents in FP8, on the plain path: what it holds, what it says, and where it keeps blocks."""
+"""An engine with weights and latents in FP8, on the plain path: what it holds and says, and where it keeps blocks."""
 
 from __future__ import annotations
 
