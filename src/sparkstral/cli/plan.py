@@ -70,8 +70,8 @@ def plan(
     mla: Annotated[
         bool, typer.Option("--mla/--no-mla", help="--no-mla: the fallback on vLLM, with keys and values of every head.")
     ] = True,
-    kv: options.KvChoice = options.PrecisionName.bf16,
     dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     no_vision: Annotated[bool, typer.Option("--no-vision", help="Leave the image encoder out.")] = False,
     draft: Annotated[Draft, typer.Option(help="A head that proposes tokens.")] = Draft.none,
     as_json: options.AsJson = False,
