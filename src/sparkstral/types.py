@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+PrefillForm = Literal["w4a16", "w4a4"]  # what routed experts' weights are multiplied with in prompts: bfloat16, NVFP4
 Precision = Literal["bf16", "fp8"]  # in which numbers the engine holds what it could hold in either
 
 # --------------------------------------------------------------------------------------------------------------
@@ -397,6 +398,7 @@ class Tool:
 class ToolChoice:
     mode: Literal["auto", "none", "required", "named"] = "auto"
     name: str | None = None  # with mode named
+    allowed: tuple[str, ...] | None = None  # of the tools that are told these alone may be called
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +483,7 @@ class TextLogprob:
     token: bytes
     logprob: float | None  # None: of the first token of a prompt, which nothing comes before
     top: tuple[tuple[bytes, float], ...] = ()
+    is_text: bool = True  # else the token is a control token, of which the text has nothing
 
 
 @dataclass(frozen=True, slots=True)

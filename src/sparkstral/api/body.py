@@ -26,6 +26,14 @@ W = TypeVar("W", bound=Wire)
 
 UTF8_BOM = b"\xef\xbb\xbf"  # PowerShell writes one; RFC 8259 lets us skip it
 NEAR = 0.85  # difflib ratio: "temprature" and "maxTokens" are typos, "top_a" (another server's field) is not
+# Names of other servers' own that nearly spell one of ours: no typos, so they are ignored like all other unknown ones.
+FOREIGN_NAMES = frozenset(
+    (
+        "conversation_id", "frequency_penalty_decay", "logit_bias_exp", "max_new_tokens", "min_new_tokens", "mode",
+        "models", "presence_penalty_range", "reasoning_format", "repetition_penalty_range", "search_options",
+        "top_logprobs_num",
+    )
+)  # fmt: skip
 SHOWN_CHARS = 60
 MIN_BYTES_PER_S = 64 << 10  # on average, after the time that any body has: a slow line's upload is faster
 
@@ -62,6 +70,11 @@ def parse(body: bytes) -> Any:
 async def _read_limited(request: Request, max_body_bytes: int, timeout_s: float) -> bytes:
     """The whole body. One that is too large is read on for a while, so that its client hears the answer. Whoever sends
     it byte by byte does not hold a place longer than one who sends none."""
+    declared = request.headers.get("content-length", "")
+    num_declared = int(declared) if declared.isdecimal() else 0
+    waits_for_word = request.headers.get("expect", "").lower() == "100-continue"  # which reading would give
+    if num_declared > (max_body_bytes if waits_for_word else 4 * max_body_bytes):
+        raise _too_large(max_body_bytes)
     chunks: list[bytes] = []
     num_bytes = 0
     stream = request.stream()
@@ -73,6 +86,8 @@ async def _read_limited(request: Request, max_body_bytes: int, timeout_s: float)
             async with asyncio.timeout_at(min(all_by_s, now_s() + timeout_s)):
                 chunk = await anext(stream, None)
         except TimeoutError:
+            if num_declared > max_body_bytes:
+                raise _too_large(max_body_bytes) from None
             raise BodyTooSlowError(
                 f"Of the body {format_bytes(num_bytes)} have come in {now_s() - begin_s:.3g} s, and nothing more while "
                 f"this server waits: {timeout_s:g} s for any more, and in all {format_bytes(MIN_BYTES_PER_S)} a second "
@@ -86,10 +101,14 @@ async def _read_limited(request: Request, max_body_bytes: int, timeout_s: float)
         elif num_bytes > 4 * max_body_bytes:
             break
     if num_bytes > max_body_bytes:
-        raise BodyTooLargeError(
-            f"The body is larger than the {format_bytes(max_body_bytes)} that this server takes. Send less."
-        )
+        raise _too_large(max_body_bytes)
     return b"".join(chunks)
+
+
+def _too_large(max_body_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(
+        f"The body is larger than the {format_bytes(max_body_bytes)} that this server takes. Send less."
+    )
 
 
 def validate(model: type[W], body: Any) -> W:
@@ -104,7 +123,7 @@ def validate(model: type[W], body: Any) -> W:
         details = error.errors(include_url=False)
         raise _field_error(details) from None
     for name in wire.model_extra or ():
-        near = _nearest(name, tuple(model.model_fields))
+        near = None if name in FOREIGN_NAMES else _nearest(name, tuple(model.model_fields))
         if near is not None:
             raise RequestError(f"There is no field `{_shown(name)}`; do you mean `{near}`?", name)
     for name, field in model.model_fields.items():

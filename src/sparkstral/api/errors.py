@@ -16,7 +16,7 @@
 | body that stops coming | 408 | invalid_request_error | request_timeout |
 | body larger than max_body_bytes | 413 | invalid_request_error | body_too_large |
 | body that is not declared as JSON | 415 | invalid_request_error | unsupported_media_type |
-| the answer took longer than request_timeout_s | 504 | server_error | timeout |
+| the answer took longer than request_timeout_s (x-should-retry: false) | 504 | server_error | timeout |
 | too many requests in flight | 429 + Retry-After | rate_limit_error | overloaded |
 | engine not ready, or dead | 503 + Retry-After | service_unavailable | engine_not_ready; engine_dead |
 | one request's numbers went wrong; a defect of ours | 500 | server_error | numerics; internal_error |
@@ -117,7 +117,7 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
         case RequestError():
             status, code = next((s, c) for kind, s, c in _REQUEST_ERRORS if isinstance(error, kind))
             headers = {}
-            if status == 408:
+            if status in (408, 413):
                 headers["Connection"] = "close"  # the rest of the body is not waited for
             elif status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
@@ -132,6 +132,8 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
         case FailedError():
             status, type_, code = _FAILURES[error.failure.code]
             headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+            if status == 504:  # it took all the time it had: official clients would ask twice more, for as long again
+                headers["x-should-retry"] = "false"
             return status, error_object(str(error), type_, code), headers
         case _:
             message = "The server met a defect of its own; its log has the details."

@@ -19,9 +19,9 @@ from sparkstral.types import ChatRequest, GrammarSpec, Tool
 
 _ANY_OBJECT = {"type": "object"}
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-# Up to 32 characters of white space in one place, enough for indented JSON: without a bound, a weak model can
-# write white space until max_tokens.
-_LAYOUT = {"whitespace_pattern": r"[ \n\r\t]{0,32}"}
+# A blank, or a new line and up to 32 blanks of indentation: what printers of JSON write in one place. With more room a
+# weak model writes blanks or empty lines until max_tokens.
+_LAYOUT = {"whitespace_pattern": r" ?(\r?\n[ \t]{0,32})?"}
 
 
 def banned_token_ids(request: ChatRequest) -> tuple[int, ...]:
@@ -62,7 +62,8 @@ def _callable_tools(request: ChatRequest) -> list[Tool]:
     choice = request.tool_choice
     if choice.mode == "none":
         return []
-    return [tool for tool in request.tools if choice.mode != "named" or tool.name == choice.name]
+    allowed = (choice.name,) if choice.mode == "named" else choice.allowed
+    return [tool for tool in request.tools if allowed is None or tool.name in allowed]
 
 
 def _start_rule(request: ChatRequest, prefilled_think: bool) -> str:

@@ -7,6 +7,7 @@ tokens or a protocol's wire form. Source of what the format can say: mistral-com
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import deque
@@ -15,11 +16,23 @@ from dataclasses import dataclass, replace
 
 from sparkstral.chat.tool_ids import NativeIds
 from sparkstral.errors import RequestError
-from sparkstral.types import ChatMessage, ImagePart, Part, TextPart, ThinkPart, ToolCall
+from sparkstral.types import ChatMessage, ImagePart, Part, TextPart, ThinkPart
 
 _BETWEEN_MESSAGES = TextPart("\n\n")  # what mistral-common puts between merged messages
 _NO_RESULT = "No result: this call was not answered."
-CALL_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")  # what mistral-common takes for a name, and OpenAI too
+MAX_NAME_CHARS = 64
+CALL_NAME = re.compile(rf"^[a-zA-Z0-9_-]{{1,{MAX_NAME_CHARS}}}$")  # mistral-common's names, and OpenAI's
+
+
+def plain_name(name: str) -> str:
+    """`name` in the letters and the length that the format has: one name gives one, and another very likely another."""
+    if CALL_NAME.fullmatch(name):
+        return name
+    spelled = re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+    if len(spelled) <= MAX_NAME_CHARS:
+        return spelled
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{spelled[: MAX_NAME_CHARS - 9]}_{digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +166,11 @@ def ends_in_open_thought(messages: Sequence[ChatMessage]) -> bool:
 def plain_call_names(messages: list[ChatMessage]) -> list[ChatMessage]:
     """Names of past calls that this format cannot say (`files.read`), as other models' talks hold them."""
 
-    def plain(call: ToolCall) -> ToolCall:
-        if CALL_NAME.fullmatch(call.name):
-            return call
-        return replace(call, name=re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64])
+    def plain(message: ChatMessage) -> ChatMessage:
+        calls = (replace(call, name=plain_name(call.name)) for call in message.tool_calls)
+        return replace(message, tool_calls=tuple(calls))
 
-    return [replace(m, tool_calls=tuple(map(plain, m.tool_calls))) for m in messages]
+    return [plain(message) for message in messages]
 
 
 def native_tool_ids(messages: list[ChatMessage]) -> list[ChatMessage]:

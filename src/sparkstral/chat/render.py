@@ -118,13 +118,13 @@ def _check_tools(request: ChatRequest) -> None:
             param = tool.parameters_place
             raise RequestError(f'{param} must describe an object ("type": "object").', param)
     choice = request.tool_choice
-    if choice.mode in ("required", "named") and not names:
+    if choice.mode in ("required", "named") and not (names if choice.allowed is None else choice.allowed):
         raise RequestError("tool_choice asks for a call, but there are no tools; offer one.", "tool_choice")
-    if choice.mode == "named" and choice.name not in names:
-        raise RequestError(
-            f"tool_choice names {choice.name!r}, which is not among the tools: {', '.join(names)}.",
-            "tool_choice",
-        )
+    for name in (choice.name,) if choice.mode == "named" else choice.allowed or ():
+        if name not in names:
+            raise RequestError(
+                f"tool_choice names {name!r}, which is not among the tools: {', '.join(names)}.", "tool_choice"
+            )
 
 
 def _check_schema(schema: Mapping[str, Any], param: str) -> None:

@@ -130,9 +130,21 @@ JSON = ResponseFormat("json_object")
         ),
         pytest.param(
             {"response_format": JSON},
-            [['{"a":' + " " * 32 + "1}"]],
-            [['{"a":' + " " * 33 + "1}"]],
+            [['{"a":' + "\n" + " " * 32 + "1}"], ['{ "a" : 1 }'], ['{"a": \r\n\t1}']],
+            [['{"a":' + "\n" + " " * 33 + "1}"], ['{"a":  1}'], ['{"a":\n\n1}'], ['{"a": 1} '], ['{"a": 1}\n']],
             id="white space has an end",
+        ),
+        pytest.param(
+            {"response_format": ResponseFormat("json_schema", {"const": {"a": [1, None]}})},
+            [['{"a": [1, null]}'], ['{\n  "a": [\n    1,\n    null\n  ]\n}']],
+            [['{"a":  [1, null]}'], ['{"a":\n\n[1, null]}'], ['{"a": [1,' + "\n" + " " * 33 + "null]}"]],
+            id="white space has an end in constants",
+        ),
+        pytest.param(
+            {"tools": (Tool("tide", "", {"type": "object", "properties": {"a": {"$ref": "#"}}}, strict=True),)},
+            [["[TOOL_CALLS]", "tide", "[ARGS]", '{"a": {\n"a": {}}}']],
+            [["[TOOL_CALLS]", "tide", "[ARGS]", text] for text in ('{"a": {\n\n}}', '{"a": {  }}', '{"a": {}\n\n}')],
+            id="white space has an end in what refers to itself",
         ),
     ],
 )

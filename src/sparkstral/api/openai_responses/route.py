@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from sparkstral.api import openapi
 from sparkstral.api.errors import UnknownResponseError
 from sparkstral.api.exchange import Door, stream, whole
-from sparkstral.api.openai_responses.request import to_chat_request, to_messages
+from sparkstral.api.openai_responses.request import resolve_references, to_chat_request, to_turns
 from sparkstral.api.openai_responses.response import ResponseBuilder, response_head
 from sparkstral.api.openai_responses.schema import ResponsesRequest
 from sparkstral.api.openai_responses.store import ResponseStore, StoredResponse
+from sparkstral.api.openai_responses.tools import toolbox
 from sparkstral.types import Finished, OutputEvent
 
 
@@ -29,6 +32,16 @@ def responses_router(door: Door) -> APIRouter:
             )
         return stored
 
+    def find_item(item_id: str, param: str) -> dict[str, Any]:
+        item = store.item(item_id)
+        if item is None:
+            raise UnknownResponseError(
+                f"There is no item {item_id[:100]!r} here. The items of responses are kept in memory, the latest ones, "
+                "and not beyond a restart. Send the item itself.",
+                param,
+            )
+        return item
+
     @router.post("", openapi_extra=openapi.body(ResponsesRequest))
     async def create_response(request: Request) -> Response:
         """One answer in the protocol of responses. The response headers tell what was made of the request, as those
@@ -38,16 +51,19 @@ def responses_router(door: Door) -> APIRouter:
             wire, headers, response_id = received.wire, received.headers, received.id
             previous = wire.previous_response_id
             history = () if previous is None else find(previous, "previous_response_id").messages
-            chat_request = await received.translated(lambda: to_chat_request(wire, history))
+            resolve_references(wire, find_item)
+            tools = toolbox(wire)
+            chat_request = await received.translated(lambda: to_chat_request(wire, history, tools.tools))
             prepared = await door.prepare(received, chat_request)
         sampling = prepared.generation.sampling
         model = door.config.served_model_name
-        builder = ResponseBuilder(response_head(wire, response_id, model, sampling.temperature, sampling.top_p), wire)
+        head = response_head(wire, response_id, model, sampling.temperature, sampling.top_p)
+        builder = ResponseBuilder(head, wire, tools.by_name)
 
         def write(numbered: tuple[int, OutputEvent]) -> bytes:
             chunk = builder.write(numbered[1])
             if isinstance(numbered[1], Finished) and wire.store is not False:
-                store.add(builder.response, (*history, *to_messages(wire), *builder.messages))
+                store.add(builder.response, (*history, *to_turns(wire.input), *builder.messages))
             return chunk
 
         answers = door.generator.run_all([prepared])
