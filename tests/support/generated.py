@@ -1,6 +1,6 @@
 """Request bodies that schemathesis makes from our own OpenAPI document, right ones and wrong ones.
 
-The document's bodies have some fifty fields each, and what is made of all at once is slow to make and wrong in its first
+The document's bodies have some fifty fields each; what is made of all at once is slow to make, and wrong in its first
 field. So most cases are made from one field's schema beside a body that is right without it, and some from the whole.
 """
 
