@@ -108,7 +108,6 @@ def serve(
         max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
-    engine_config = with_model(engine_config, model)
     server_config = ServerConfig(
         host=host,
         port=port,
@@ -120,7 +119,7 @@ def serve(
         strict_history=strict_history,
     )
     warn_of_open_doors(server_config)
-    engine_config = replace(engine_config, port=port)
+    engine_config = with_model(replace(engine_config, port=port), model)  # after all that could be refused
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)
