@@ -23,7 +23,7 @@ from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.logprobs import ROWS_AT_ONCE
-from sparkstral.runner.warm_up_steps import prompt_steps
+from sparkstral.runner.warm_up_steps import all_explained, prompt_steps
 from sparkstral.types import Precision, ScheduledRequest
 from tests.unit.memory.test_plan import REAL
 
@@ -70,25 +70,22 @@ def missing(
     shape = StepShape(BLOCK_SIZE, limits.max_num_seqs, kernels.prefill, limits.prefill_keys)
     previous = torch.empty(1, dtype=torch.int64, device=META)
 
-    def forward(step: Sequence[ScheduledRequest], num_explained: int = 0) -> None:
-        explained = {0: num_explained} if num_explained else {}
+    def forward(step: Sequence[ScheduledRequest], explained: dict[int, int]) -> None:
         batch, sampling = build_fast_batch(step, shape, META, {}, previous, explained)
         hidden = model.hidden(batch, pool)
         model.logits(hidden[: len(sampling)])
-        for begin in range(len(sampling), len(hidden), ROWS_AT_ONCE):
-            model.logits(hidden[begin : begin + ROWS_AT_ONCE])
 
     for size in runner.graphs.sizes:
         runner.graphs.run_eagerly(size)
     model.logits(torch.empty(ROWS_AT_ONCE, config.hidden_size, dtype=torch.bfloat16, device=META))
     for step in prompt_steps(limits, BLOCK_SIZE, [pair.max_tokens for pair in kernels.moe.many]):
-        forward(step)
+        forward(step, all_explained(step))
     in_warm_up = set(launched)
     draw = random.Random(seed)
     for _ in range(20):
         step = random_step(draw, limits)
         if any(len(request.token_ids) > 1 for request in step):
-            forward(step, draw.choice([0, len(step[0].token_ids)]))
+            forward(step, draw.choice(({}, {0: len(step[0].token_ids) - step[0].samples}, all_explained(step))))
     return launched - in_warm_up
 
 

@@ -39,7 +39,7 @@ class Draft(StrEnum):
 
 
 # What a segment of the bar is made of, in its order; the colours only tell neighbours apart.
-_WEIGHTS = frozenset({*(kind.value for kind in TensorClass), "w_uk, w_uv"})
+_WEIGHTS = frozenset({*(kind.value for kind in TensorClass), "w_uk, w_uv", "allocator gaps"})
 _SEGMENTS = (
     ("weights", "blue"), ("draft head", "cyan"), ("KV cache", "green"), ("workspaces", "magenta"),
     ("host and driver", "yellow"), ("kept free", "red"), ("spare", "bright_black"),
@@ -133,6 +133,7 @@ def serve_command(facts: ModelFacts, target: Target, found: SparkPlan) -> str:
     words = ["sparkstral serve", facts.name, f"--max-model-len {plan.max_model_len}"]
     if target.concurrency is not None:
         words.append(f"--kv-memory {-(-pool // MiB)}MiB")
+    words += [f"--{flag} fp8" for flag in ("dense", "kv") if getattr(target.holding, flag) == "fp8"]
     if (target.concurrency or 0) > DEFAULT_MAX_NUM_SEQS:
         words.append(f"--max-num-seqs {target.concurrency}")
     return " ".join(words)

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from sparkstral.errors import ConfigError
 from sparkstral.kernels.fp8_quantize import Fp8Rows
+from sparkstral.kernels.moe_experts.triton_w4a4 import InputScales
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
 from sparkstral.kernels.nvfp4_linear.triton_kernel import reorder_
 from sparkstral.model.linear import to_dense, to_fp8, to_precision
 from sparkstral.model.mla import split_kv_b_proj
-from sparkstral.model.weights import LayerWeights, Nvfp4Weight
+from sparkstral.model.weights import InputGlobalScales, LayerWeights, Nvfp4Weight
 from sparkstral.types import Precision
 
 Matrix = Tensor | Fp8Rows
@@ -43,6 +44,7 @@ class FastLayerWeights:
     router: Tensor  # [E, H]
     gate_up: PackedWeight  # [E + 1, 2I, H], the shared expert last
     down: PackedWeight  # [E + 1, H, I]
+    input_scales: InputScales | None  # then prompts' tokens are quantised for the routed experts
 
     @classmethod
     def of(
@@ -72,6 +74,7 @@ class FastLayerWeights:
             router=weights.router.to(device, dtype),
             gate_up=_take(weights.stacked.gate_up),
             down=_take(weights.stacked.down),
+            input_scales=_input_scales(weights.input_scales, device),
         )
 
 
@@ -82,6 +85,12 @@ def as_held(weight: Tensor, precision: Precision) -> Matrix:
 def memory_of(weight: Matrix) -> Tensor:
     """What is read of it first, as bytes to bring nearer; bfloat16, so that kernels have one variant for it."""
     return weight if isinstance(weight, Tensor) else weight.codes.view(torch.bfloat16)
+
+
+def _input_scales(scales: InputGlobalScales | None, device: torch.device) -> InputScales | None:
+    if scales is None:
+        return None
+    return InputScales(torch.minimum(scales.gate, scales.up).to(device), scales.down.to(device))
 
 
 def _take(weight: Nvfp4Weight) -> PackedWeight:
