@@ -63,9 +63,9 @@ def missing(
 
     JITFunction.run = count
     kernels = KernelConfigs.shipped(capability)
-    config = replace(model_config, num_hidden_layers=1)
+    config = replace(model_config, num_hidden_layers=2)
     model = FastMistral4(config, weights_without_memory(config), kernels, limits, META, torch.bfloat16, held)
-    pool = allocate_latent_pool(1, 2, BLOCK_SIZE, META, torch.bfloat16, held)
+    pool = allocate_latent_pool(2, 2, BLOCK_SIZE, META, torch.bfloat16, held)
     runner = FastRunner(model, pool, 0, {}.__getitem__, config.vocab_size)
     shape = StepShape(BLOCK_SIZE, limits.max_num_seqs, kernels.prefill, limits.prefill_keys)
     previous = torch.empty(1, dtype=torch.int64, device=META)

@@ -113,10 +113,10 @@ def compile_share(setup: CompileSetup) -> int:
 
 def _run_all_steps(setup: CompileSetup) -> None:
     kernels = setup.kernels
-    config = replace(setup.model, num_hidden_layers=1)
+    config = replace(setup.model, num_hidden_layers=2)  # all but the last pass on all rows, the last those with logits
     weights = weights_without_memory(config, setup.prefill)
     model = FastMistral4(config, weights, kernels, setup.limits, _META, torch.bfloat16, setup.dense)
-    pool = allocate_latent_pool(1, 2, setup.block_size_tokens, _META, torch.bfloat16, setup.kv)
+    pool = allocate_latent_pool(2, 2, setup.block_size_tokens, _META, torch.bfloat16, setup.kv)
     runner = FastRunner(model, pool, 0, _no_grammar, config.vocab_size)
     for size in runner.graphs.sizes:
         runner.graphs.run_eagerly(size)
@@ -134,7 +134,7 @@ def _no_grammar(_spec: object) -> Any:
 
 
 def weights_without_memory(config: ModelConfig, prefill: PrefillForm = "w4a16") -> ModelWeights:
-    """One layer without memory."""
+    """Its layers without memory."""
 
     def dense(*shape: int) -> Tensor:
         return torch.empty(*shape, dtype=torch.bfloat16, device=_META)
@@ -168,7 +168,8 @@ def weights_without_memory(config: ModelConfig, prefill: PrefillForm = "w4a16") 
     input_scales = InputGlobalScales(scales, scales, scales) if prefill == "w4a4" else None
     layer = LayerWeights(dense(hidden), attention, dense(hidden), router, experts, experts, stacked, input_scales)
     vocab = config.vocab_size
-    return ModelWeights(dense(vocab, hidden), (layer,), dense(hidden), DenseWeight(dense(vocab, hidden)))
+    layers, head = (layer,) * config.num_hidden_layers, DenseWeight(dense(vocab, hidden))
+    return ModelWeights(dense(vocab, hidden), layers, dense(hidden), head)
 
 
 def main() -> None:
