@@ -25,7 +25,7 @@ from sparkstral.api.app import create_app
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
-from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
+from sparkstral.cli.model_folder import with_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
@@ -108,7 +108,7 @@ def serve(
         max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
-    engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
+    engine_config = with_model(engine_config, model)
     server_config = ServerConfig(
         host=host,
         port=port,
