@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+PrefillForm = Literal["w4a16", "w4a4"]  # what routed experts' weights are multiplied with in prompts: bfloat16, NVFP4
 Precision = Literal["bf16", "fp8"]  # in which numbers the engine holds what it could hold in either
 
 # --------------------------------------------------------------------------------------------------------------

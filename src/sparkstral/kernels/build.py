@@ -45,7 +45,7 @@ SHARED_BYTES = {121: 101_376, 90: 232_448}
 _SHIPPED: Mapping[str, Any] = {}  # no changes
 _TYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64,
-    "u8": torch.uint8, "i32": torch.int32, "i64": torch.int64, "fp8e4nv": torch.float8_e4m3fn,
+    "u8": torch.uint8, "u16": torch.uint16, "i32": torch.int32, "i64": torch.int64, "fp8e4nv": torch.float8_e4m3fn,
 }  # fmt: skip
 
 
