@@ -79,9 +79,12 @@ def build_engine(
     # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     kernels = select_kernels(config.kernels, device)
+    if config.speculative == "eagle":
+        raise ConfigError(
+            "--speculative eagle: a draft head cannot be served yet. Use --speculative prompt-lookup, which needs no "
+            "weights, or --speculative off."
+        )
     speculative = "prompt-lookup" if config.speculative == "auto" else config.speculative
-    if kernels is not None:
-        speculative = "off"
     load_plan = plan_load(config.model_path)
     model_config = load_plan.config
     fast: FastParts | None = None
@@ -116,6 +119,7 @@ def build_engine(
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=memory_plan.max_model_len,
             vocab_size=model_config.vocab_size,
+            max_sampled_rows=config.max_num_batched_tokens if fast is None else fast.max_rows,
             max_slowdown=config.max_slowdown,
         ),
         cache,
@@ -130,7 +134,7 @@ def build_engine(
         _, weights = load_planned(load_plan, device, show_progress)
         if fast is not None:
             fast_runner = fast.make_runner(
-                weights, memory_plan.num_blocks, memory_plan.max_model_len, grammars.compiled
+                weights, memory_plan.num_blocks, memory_plan.max_model_len, grammars.compiled, proposer
             )
             del weights  # the model has taken them over
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)

@@ -71,7 +71,8 @@ def build_fast_batch(
     sources: Mapping[str, int],
     previous: Tensor,
 ) -> tuple[FastBatch, tuple[int, ...]]:
-    """The batch, and which request (as an index into `scheduled`) each row of its logits belongs to.
+    """The batch, and which request (as an index into `scheduled`) each row of its logits belongs to: one for the last
+    known token, and one more for each draft, in their order.
 
     `sources` says of a request whose last token no host has seen which element of `previous` holds it."""
     num_queries = [len(request.token_ids) for request in scheduled]
@@ -95,8 +96,14 @@ def build_fast_batch(
         positions[rows] = np.arange(part.num_computed_tokens, part.num_computed_tokens + count)
         blocks = np.asarray(part.block_ids, dtype=np.int64)[positions[rows] // shape.block_size_tokens]
         slots[rows] = blocks * shape.block_size_tokens + positions[rows] % shape.block_size_tokens
-    sampling = tuple(request for request in requests if scheduled[request].samples)
-    logits_rows = np.array([begin_of[r] + num_queries[r] - 1 for r in sampling], dtype=np.int64)
+    sampling: list[int] = []
+    rows_of_logits: list[int] = []
+    for request in requests:
+        if scheduled[request].samples:
+            end, count = begin_of[request] + num_queries[request], 1 + scheduled[request].num_drafts
+            rows_of_logits += range(end - count, end)
+            sampling += [request] * count
+    logits_rows = np.array(rows_of_logits, dtype=np.int64)
 
     copy = DeviceCopy(device)
     of_tokens = [copy.add(array) for array in (input_ids, source_rows, positions, slots, logits_rows)]
@@ -150,7 +157,7 @@ def build_fast_batch(
         expanded=expanded,
         logits_rows=of_logits,
     )
-    return batch, sampling
+    return batch, tuple(sampling)
 
 
 def _tables(scheduled: Sequence[ScheduledRequest], requests: Sequence[int]) -> NDArray[np.int32]:

@@ -3,16 +3,17 @@
 Owns the step's buffers, graphs and what each request's sampling remembers; must not know queues, blocks' owners or
 text. Between the two calls nothing waits for the device, and the next step may be submitted before the last one is
 collected: a token that the host has not seen yet (UNSEEN in the plan) is read on the device. Steps of one token a
-request are CUDA graphs; steps with chunks of prompts are launched kernel by kernel.
+request are CUDA graphs; steps with chunks of prompts or with drafts are launched kernel by kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -24,9 +25,12 @@ from sparkstral.model.fast_mistral4 import FastLimits
 from sparkstral.runner.decode_graphs import DecodeGraphs
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.model_runner import DeviceError
-from sparkstral.runner.request_state import RequestState, RequestStates, grammar_failure
+from sparkstral.runner.proposing import propose, tell_proposer
+from sparkstral.runner.request_state import RequestState, RequestStates, drafts_of, grammar_failure
 from sparkstral.runner.step_buffers import StepBuffers
 from sparkstral.sampling.sampler import FAILURES, divisor, draw_uniform, fill_mask
+from sparkstral.speculative.proposer import Proposer, StepContext
+from sparkstral.speculative.rejection import accepted
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import UNSEEN, Failure, GrammarSpec, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
 
@@ -45,10 +49,21 @@ class FastModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SampledRequest:
+    """Whose tokens are in which rows: behind its last known token, and behind each of its drafts."""
+
+    rows: tuple[int, ...]  # where the grammar does not allow a draft they end
+    request_id: str
+    state: RequestState
+    drafts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingStep:
     """A step that was launched."""
 
-    rows: tuple[tuple[int, str, RequestState], ...]  # of the sampled tokens that are wanted
+    scheduled: tuple[ScheduledRequest, ...]
+    sampled: tuple[SampledRequest, ...]  # those whose tokens are wanted
     failures: dict[str, Failure]  # of requests for which nothing is sampled
     turn: int | None  # of the buffers; None: nothing was launched
 
@@ -71,6 +86,7 @@ class FastRunner:
         base_seed: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
         vocab_size: int,
+        proposer: Proposer | None = None,
     ) -> None:
         """`latent_pool` is [num_layers, num_blocks, block_size, 320] on the model's device."""
         limits, kernels = model.limits, model.kernels
@@ -85,6 +101,7 @@ class FastRunner:
         )
         self._workspace = sampling.allocate_workspace(kernels.sampling, limits.max_num_seqs, vocab_size, device)
         self.graphs = DecodeGraphs(model.forward, self._sample, latent_pool, self._buffers)
+        self._proposer = proposer
         self._decode_rows: list[str] = []  # who had which row in the last decode step
         self._last_rows: dict[str, int] = {}  # where the last step's token of each request is
         self._at_ready: dict[str, int] | None = None
@@ -103,11 +120,12 @@ class FastRunner:
         """Launch `step`; `MAX_IN_FLIGHT` steps may be uncollected at once. A request whose last token is UNSEEN must
         have sampled in the step before, and may have no grammar. Raises `DeviceError` if the device is lost."""
         failures = self._states.begin_step(step)
+        tell_proposer(self._proposer, step)
         for request in step.new_requests:
             if request.sampling.changes_logits or request.sampling.wants_logprobs:
                 failures.setdefault(request.request_id, _NOT_SAMPLED_HERE)
         if not step.scheduled:
-            return PendingStep((), failures, None)
+            return PendingStep((), (), failures, None)
         with _device_errors():
             if all(len(request.token_ids) == 1 for request in step.scheduled):
                 return self._submit_decode(step.scheduled, failures)
@@ -121,18 +139,21 @@ class FastRunner:
             return ModelRunnerOutput(sampled, failures)
         with _device_errors():
             token_ids, status = self._buffers.wait(pending.turn)
-        for row, request_id, state in pending.rows:
-            if status[row]:
-                failures[request_id] = FAILURES[status[row]]
+        for each in pending.sampled:
+            choices = [FAILURES[status[row]] if status[row] else token_ids[row] for row in each.rows]
+            taken = accepted(each.drafts, choices)
+            if isinstance(taken, Failure):
+                failures[each.request_id] = taken
                 continue
-            token_id = token_ids[row]
             try:
-                if state.matcher is not None and token_id not in state.params.stop_token_ids:
-                    state.matcher.advance(token_id)
-                sampled[request_id] = (token_id,)
+                each.state.num_output_tokens += len(taken) - 1  # the first was counted when the step was launched
+                each.state.advance(taken)
+                sampled[each.request_id] = taken
             except GrammarError as error:
-                failures[request_id] = grammar_failure(error)
-        return ModelRunnerOutput(sampled, failures)
+                failures[each.request_id] = grammar_failure(error)
+        return propose(
+            self._proposer, StepContext(pending.scheduled, sampled), ModelRunnerOutput(sampled, failures)
+        )
 
     def mark_ready(self) -> None:
         """From here on nothing is allocated on the device; see `growth_since_ready`."""
@@ -163,13 +184,13 @@ class FastRunner:
             arrays["slots"][row] = request.block_ids[position // block_size] * block_size + position % block_size
             arrays["seq_lens"][row] = position + 1
             self._buffers.send_table(row, request.block_ids)
-        sampling_rows = [(row, request) for row, request in placed if request.samples]
+        sampling_rows = [((row,), request) for row, request in placed if request.samples]
         wanted = self._fill_parameters(arrays, sampling_rows, failures)
         self._buffers.send_inputs()
         self.graphs.forward(size)
-        self._send_masks(wanted, arrays["mask_rows"], failures)
+        wanted = self._send_masks(wanted, arrays["mask_rows"], failures)
         self.graphs.sample(size)
-        return self._pending(wanted, sampling_rows, failures)
+        return self._pending(scheduled, wanted, sampling_rows, failures)
 
     def _place(self, scheduled: Sequence[ScheduledRequest]) -> list[int]:
         """A row for each request: the one it had, if it is among the first, so that its block table need not move."""
@@ -187,7 +208,7 @@ class FastRunner:
         self._decode_rows = sorted(row_of, key=row_of.__getitem__)
         return [row_of[request.request_id] for request in scheduled]
 
-    # ---- steps with chunks of prompts ----------------------------------------------------------------------
+    # ---- steps with chunks of prompts or drafts ----------------------------------------------------------------------
 
     def _submit_prompts(self, scheduled: Sequence[ScheduledRequest], failures: dict[str, Failure]) -> PendingStep:
         sources = {
@@ -199,66 +220,77 @@ class FastRunner:
             scheduled, self._shape, self.device, sources, self._buffers.token_ids
         )
         arrays = self._buffers.begin()
-        sampling_rows = [(row, scheduled[index]) for row, index in enumerate(sampling_requests)]
+        rows_of: dict[int, tuple[int, ...]] = {}
+        for row, index in enumerate(sampling_requests):
+            rows_of[index] = (*rows_of.get(index, ()), row)
+        sampling_rows = [(rows, scheduled[index]) for index, rows in rows_of.items()]
         wanted = self._fill_parameters(arrays, sampling_rows, failures)
         self._buffers.send_inputs()
         logits = self._model.forward(batch, self.latent_pool)
         if sampling_rows:
-            self._send_masks(wanted, arrays["mask_rows"], failures)
+            wanted = self._send_masks(wanted, arrays["mask_rows"], failures)
             self._sample(logits)
-        return self._pending(wanted, sampling_rows, failures)
+        return self._pending(scheduled, wanted, sampling_rows, failures)
 
     # ---- sampling ------------------------------------------------------------------------------------------
 
     def _fill_parameters(
         self,
         arrays: dict[str, NDArray[Any]],
-        rows: Sequence[tuple[int, ScheduledRequest]],
+        sampling_rows: Sequence[tuple[tuple[int, ...], ScheduledRequest]],
         failures: dict[str, Failure],
-    ) -> list[tuple[int, str, RequestState]]:
-        """How each row chooses its token; the rows whose token is wanted."""
+    ) -> list[SampledRequest]:
+        """How each row chooses its token, as if the drafts before it were tokens; whose tokens are wanted."""
         wanted = []
         num_masks = 0
-        for row, request in rows:
+        for rows, request in sampling_rows:
             if request.request_id in failures:
                 continue
             state = self._states[request.request_id]
-            params = state.params.at(state.num_output_tokens)
-            if (temperature := divisor(params)) > 0:
-                arrays["temperature"][row] = temperature
-                arrays["top_k"][row] = params.top_k
-                arrays["top_p"][row] = params.top_p
-                arrays["min_p"][row] = params.min_p
-                arrays["uniform"][row] = draw_uniform(state.seed, state.num_output_tokens)
-            if state.matcher is not None or params.banned_token_ids:
-                arrays["mask_rows"][row] = num_masks
-                num_masks += 1
-            wanted.append((row, request.request_id, state))
+            for position, row in enumerate(rows, start=state.num_output_tokens):
+                params = state.params.at(position)
+                if (temperature := divisor(params)) > 0:
+                    arrays["temperature"][row] = temperature
+                    arrays["top_k"][row] = params.top_k
+                    arrays["top_p"][row] = params.top_p
+                    arrays["min_p"][row] = params.min_p
+                    arrays["uniform"][row] = draw_uniform(state.seed, position)
+                if state.matcher is not None or params.banned_token_ids:
+                    arrays["mask_rows"][row] = num_masks
+                    num_masks += 1
+            wanted.append(SampledRequest(rows, request.request_id, state, drafts_of(request)))
         return wanted
 
     def _send_masks(
-        self,
-        wanted: list[tuple[int, str, RequestState]],
-        mask_rows: NDArray[Any],
-        failures: dict[str, Failure],
-    ) -> None:
-        """The masks are made while the device computes; a row whose grammar gives up is taken out of `wanted`."""
+        self, wanted: list[SampledRequest], mask_rows: NDArray[Any], failures: dict[str, Failure]
+    ) -> list[SampledRequest]:
+        """The masks are made while the device computes; `wanted` without the requests whose grammar gives up, and
+        without rows behind a draft that the grammar does not allow."""
         masks = self._buffers.masks()
         num_masks = 0
-        for entry in list(wanted):
-            row, request_id, state = entry
-            if mask_rows[row] < 0:
-                continue
-            try:
-                allowed = None if state.matcher is None else state.matcher.bitmask()
-                fill_mask(masks[num_masks], allowed, state.params.at(state.num_output_tokens))
-            except GrammarError as error:
-                failures[request_id] = grammar_failure(error)
-                wanted.remove(entry)
-                masks[num_masks] = -1
-            num_masks += 1
+        kept = []
+        for each in wanted:
+            state, rows = each.state, each.rows
+            allowed: Sequence[NDArray[np.int32] | None] = [None] * len(rows)
+            if state.matcher is not None:
+                try:
+                    allowed = state.matcher.along(each.drafts)
+                except GrammarError as error:
+                    failures[each.request_id] = grammar_failure(error)
+                    allowed = []
+            for i, row in enumerate(rows):
+                if mask_rows[row] < 0:
+                    continue
+                if i < len(allowed):
+                    fill_mask(masks[num_masks], allowed[i], state.params.at(state.num_output_tokens + i))
+                else:
+                    masks[num_masks] = -1
+                num_masks += 1
+            if allowed:
+                kept.append(replace(each, rows=rows[: len(allowed)]))
         if num_masks:
             self._buffers.send_masks(num_masks)
+        return kept
 
     def _sample(self, logits: Tensor) -> None:
         """logits [L, V]: the tokens of the first L rows, into the buffers."""
@@ -272,15 +304,17 @@ class FastRunner:
 
     def _pending(
         self,
-        wanted: Sequence[tuple[int, str, RequestState]],
-        sampling_rows: Sequence[tuple[int, ScheduledRequest]],
+        scheduled: Sequence[ScheduledRequest],
+        wanted: Sequence[SampledRequest],
+        sampling_rows: Sequence[tuple[tuple[int, ...], ScheduledRequest]],
         failures: dict[str, Failure],
     ) -> PendingStep:
         """After all launches: a step that raised has changed no request's state."""
-        for _, _, state in wanted:
-            state.num_output_tokens += 1
-        self._last_rows = {request.request_id: row for row, request in sampling_rows}
-        return PendingStep(tuple(wanted), failures, self._buffers.fetch_outputs())
+        for each in wanted:
+            each.state.num_output_tokens += 1
+        # Of requests with drafts nobody reads a token on the device: which row it is in is not known yet.
+        self._last_rows = {request.request_id: rows[0] for rows, request in sampling_rows}
+        return PendingStep(tuple(scheduled), tuple(wanted), failures, self._buffers.fetch_outputs())
 
 
 def _memory_counters(device: torch.device) -> dict[str, int]:

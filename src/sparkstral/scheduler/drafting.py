@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sparkstral.scheduler.request import Request
-from sparkstral.speculative.controller import DraftRecord
+from sparkstral.speculative.controller import DraftRecord, DraftStep
 from sparkstral.types import ModelRunnerOutput, SchedulerOutput
 
 
@@ -22,9 +22,7 @@ class Controller(Protocol):
 
     def verified(self, record: DraftRecord, num_drafts: int, num_accepted: int) -> None: ...
 
-    def took(
-        self, num_rows: int, num_drafts: int, num_accepted: int, seconds: float, proposing_s: float, num_proposed: int
-    ) -> None: ...
+    def took(self, step: DraftStep) -> None: ...
 
 
 class Drafting:
@@ -63,8 +61,10 @@ class Drafting:
         if self._controller is not None:
             self._controller.verified(request.draft_record, num_drafts, num_accepted)
 
-    def took(self, step: SchedulerOutput, result: ModelRunnerOutput, seconds: float) -> None:
-        """`step` is over, and took so long since the one before it, or since there was work."""
+    def took(
+        self, step: SchedulerOutput, result: ModelRunnerOutput, seconds: float, was_held_back: bool
+    ) -> None:
+        """`step` is over, and took so long since the one before it, or since there was work; see `DraftStep`."""
         rows = step.scheduled
         num_drafts = sum(row.num_drafts for row in rows)
         self.num_steps += num_drafts > 0
@@ -73,5 +73,7 @@ class Drafting:
         num_accepted = sum(max(0, len(result.sampled.get(row.request_id, ())) - 1) for row in rows)
         num_proposed = sum(map(len, result.drafts.values()))
         self._controller.took(
-            len(rows), num_drafts, num_accepted, seconds, result.proposing_s, num_proposed
+            DraftStep(
+                len(rows), num_drafts, num_accepted, seconds, result.proposing_s, num_proposed, was_held_back
+            )
         )
