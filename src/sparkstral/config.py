@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkstral.errors import ConfigError
+from sparkstral.types import Precision
 
 DEFAULT_HOST = "127.0.0.1"  # nobody else on the network is served unless it is asked for
 DEFAULT_PORT = 8002  # the port of the recipe that users come from
@@ -36,12 +37,16 @@ class EngineConfig:
     kv_dir: Path | None = None  # where cached prefixes outlive the engine; None: nowhere
     kv_dir_bytes: int = 64 << 30  # of it for this model: 2.9 million tokens of the full one
     seed: int = 0  # the base from which requests without a seed draw theirs
+    # FP8 is less exact, so it is asked for; `sparkstral eval precision` says what it costs a model.
+    dense: Precision = "bf16"  # of the attention's projections and the output head; fp8: made of them at load
+    kv: Precision = "bf16"  # of the cached latents; fp8: a token takes 0.6 of the memory
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     # Guesses of the next tokens, verified together; answers do not change. auto is prompt-lookup: it needs no weights,
     # and does nothing for as long as plain steps are faster. eagle, a draft head, is refused until it can be served.
     speculative: Literal["auto", "eagle", "prompt-lookup", "off"] = "auto"
     max_draft_tokens: int = MAX_DRAFT_TOKENS  # of a request in a step; how many is decided step by step
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
+    port: int | None = None  # of the server in front of it, told to who finds the device taken
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+Precision = Literal["bf16", "fp8"]  # in which numbers the engine holds what it could hold in either
+
 # --------------------------------------------------------------------------------------------------------------
 # Tokens: what serving hands to the engine, and what comes back
 # --------------------------------------------------------------------------------------------------------------
@@ -22,6 +24,10 @@ class FinishReason(StrEnum):
     STOP = "stop"  # the model closed its turn, or a stop string was met
     LENGTH = "length"  # max_tokens or the context was reached
     ABORTED = "aborted"  # the client left or serving had enough (stop string)
+
+
+MAX_BIASED_TOKENS = 1024  # of a request, as OpenAI has it
+MAX_TOP_LOGPROBS = 20  # as OpenAI has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,18 @@ KernelsChoice = Annotated[
     Kernels, typer.Option("--kernels", help="On a GPU: its own kernels, or plain PyTorch, slow and large.")
 ]
 
+class PrecisionName(StrEnum):
+    bf16 = "bf16"
+    fp8 = "fp8"
+
+
+DenseChoice = Annotated[
+    PrecisionName, typer.Option("--dense", help="How attention's projections and the output head are held.")
+]
+KvChoice = Annotated[
+    PrecisionName, typer.Option("--kv", help="How the cached latents are held; fp8 takes 0.6 of the memory.")
+]
+
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(GiB|MiB|KiB|GB|MB|KB|G|M|K|B)?$", re.IGNORECASE)
 _UNITS = {"": 1, "b": 1, "kib": KiB, "mib": MiB, "gib": GiB, "k": KiB, "m": MiB, "g": GiB}
 _DECIMAL_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9}
@@ -137,6 +149,8 @@ def engine_config(
     *,
     device: Device = Device.auto,
     kernels: Kernels = Kernels.auto,
+    dense: PrecisionName = PrecisionName.bf16,
+    kv: PrecisionName = PrecisionName.bf16,
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
@@ -161,6 +175,8 @@ def engine_config(
         model_path=model_path,
         device=device.value,
         kernels=kernels.value,
+        dense=dense.value,
+        kv=kv.value,
         max_model_len=max_model_len,
         max_slowdown=max_slowdown or None,
         speculative=speculative.value,

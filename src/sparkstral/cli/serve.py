@@ -12,7 +12,8 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from sparkstral.api.app import create_app
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
-from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
@@ -57,6 +58,8 @@ def serve(
     max_num_seqs: options.MaxNumSeqs = DEFAULT_MAX_NUM_SEQS,
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     kv_memory: options.KvMemory = None,
     kv_dir: options.KvDir = None,
     kv_dir_size: options.KvDirSize = None,
@@ -83,10 +86,13 @@ def serve(
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
     log_style: Literal["json", "text"] = "json" if as_json else "text"
     logs.configure(log_style)
+    _listen(host, port).close()  # said before a download, which may take an hour
     engine_config = options.engine_config(
-        resolve_model(model),
+        Path(model),
         device=device,
         kernels=kernels,
+        dense=dense,
+        kv=kv,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -98,6 +104,7 @@ def serve(
         max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
+    engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
     server_config = ServerConfig(
         host=host,
         port=port,
@@ -109,6 +116,7 @@ def serve(
         strict_history=strict_history,
     )
     warn_of_open_doors(server_config)
+    engine_config = replace(engine_config, port=port)
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)

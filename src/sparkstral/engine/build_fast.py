@@ -65,12 +65,17 @@ class FastParts:
         self._kernels = kernels
         self._device = device
         self._dtype = dtype
-        self._holding = Holding()
+        self._holding = Holding(config.dense, config.kv)
         self._compilers: list[subprocess.Popen[bytes]] = []
         self._beside_bytes = 0  # in use on the device before the first launch, and not PyTorch's
         self.workspace = FastWorkspace(
             model=load_plan.config,
-            kernels=KernelSizes(kernels.decode.max_splits, kernels.moe.max_few, kernels.sampling.stretch),
+            kernels=KernelSizes(
+                kernels.decode.max_splits,
+                kernels.moe.max_few,
+                kernels.sampling.stretch,
+                kernels.token_logprobs.stretch,
+            ),
             dtype_bytes=dtype.itemsize,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=self.max_rows,
@@ -99,24 +104,30 @@ class FastParts:
                 self._config.block_size_tokens,
                 capability,
                 self._kernels,
+                self._config.dense,
+                self._config.kv,
             )
+        )
+
+    def make_model(self, weights: ModelWeights, max_model_len: int) -> FastMistral4:
+        """Takes `weights` over; the caller is to forget them."""
+        limits, device = self.limits(max_model_len), self._device
+        return FastMistral4(
+            self._load_plan.config, weights, self._kernels, limits, device, self._dtype, self._config.dense
         )
 
     def make_runner(
         self,
-        weights: ModelWeights,
+        model: FastMistral4,
         num_blocks: int,
-        max_model_len: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
         proposer: Proposer | None,
     ) -> FastRunner:
-        """Takes `weights` over; the caller is to forget them."""
-        model_config, device = self._load_plan.config, self._device
-        model = FastMistral4(
-            model_config, weights, self._kernels, self.limits(max_model_len), device, self._dtype
-        )
+        config, model_config, device = self._config, self._load_plan.config, self._device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # what was made of the weights has left PyTorch more than the plan knows of
         pool = allocate_latent_pool(
-            model_config.num_hidden_layers, num_blocks, self._config.block_size_tokens, device, self._dtype
+            model_config.num_hidden_layers, num_blocks, config.block_size_tokens, device, self._dtype, config.kv
         )
         runner = FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, proposer)
         self._beside_bytes = taken_now(device).beside_bytes

@@ -21,7 +21,10 @@ OTHER = "other"
 _RULES = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
+        (r"vision|projector", "vision and projector"),
+        (r"draft|eagle", "draft head"),
         (r"\b_?workspace\b|\b_rotations\b|\b_query_scales\b", "workspaces"),
+        (r"\b_(records|logprobs|logprobs_workspace|prompt_logprobs)\b", "workspaces"),
         (r"\b_buffers\b", "step buffers"),
         (r"\b_?latent_pool\b", "KV pool"),
         (r"\b_?embed_tokens\b", "token embedding"),

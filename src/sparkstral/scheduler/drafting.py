@@ -28,8 +28,10 @@ class Controller(Protocol):
 class Drafting:
     """Of one scheduler; without a controller nothing is drafted."""
 
-    def __init__(self, controller: Controller | None) -> None:
+    def __init__(self, controller: Controller | None, *, for_changed_logits: bool) -> None:
+        """`for_changed_logits`: whether requests with penalties or biases have drafts too."""
         self._controller = controller
+        self._for_changed_logits = for_changed_logits
         self.num_steps = 0
         self.num_drafts = 0
         self.num_draft_tokens = 0
@@ -47,7 +49,10 @@ class Drafting:
         """The drafts of each request that the next step verifies, at most `limit` together."""
         if self._controller is None or not any(request.draft_token_ids for request in decoding):
             return [()] * len(decoding)
-        drafts = [request.usable_drafts for request in decoding]
+        drafts = [
+            request.usable_drafts if self._for_changed_logits or not request.sampling.changes_logits else ()
+            for request in decoding
+        ]
         available = [
             (request.draft_record, len(each)) for request, each in zip(decoding, drafts, strict=True)
         ]
