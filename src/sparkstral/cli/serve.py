@@ -67,7 +67,6 @@ def serve(
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
     speculative: options.SpeculativeChoice = options.Speculative.auto,
-    draft_model: options.DraftModel = None,
     max_draft_tokens: options.MaxDraftTokens = MAX_DRAFT_TOKENS,
     threads: options.Threads = None,
     drain_s: Annotated[
@@ -104,7 +103,6 @@ def serve(
         kv_dir=kv_dir,
         kv_dir_size=kv_dir_size,
         speculative=speculative,
-        draft_model=draft_model,
         max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
