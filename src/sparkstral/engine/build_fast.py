@@ -78,6 +78,7 @@ class FastParts:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
             num_graphs=len(decode_sizes(config.max_num_seqs)),
+            dense=config.dense,
         )
 
     def held_lines(self) -> tuple[PlanLine, ...]:
