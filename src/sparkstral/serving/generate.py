@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from sparkstral.chat.grammar import banned_token_ids, grammar_for
+from sparkstral.chat.grammar import banned_token_ids, grammar_for, with_schema_held
 from sparkstral.chat.output_parser import OutputParser
 from sparkstral.chat.render import RenderedPrompt, render
 from sparkstral.chat.stop_strings import StopStrings
@@ -60,6 +60,7 @@ class PreparedRequest:
     prefilled_think: bool = False
     is_text: bool = False  # the answer is text alone; else it has the form of a chat's turn
     echoes: bool = False  # the prompt's text comes first
+    not_enforced: tuple[str, ...] = ()  # places in the schema that the answer may not be true to
     has_answer: bool = True  # else only the prompt is wanted
     timeout_s: float | None = None  # the client's own
     arrived_s: float = field(default_factory=time.monotonic)
@@ -125,6 +126,7 @@ class Generator:
             config.default_temperature_high if is_high else config.default_temperature_none,
             banned_token_ids(request),
         )
+        request, not_enforced = with_schema_held(request, self._grammar_check)
         grammar = grammar_for(request, self._grammar_check, prefilled_think=rendered.prompt.prefilled_think)
         if grammar is not None and (choice.ignore_eos or choice.min_tokens):
             param = "ignore_eos" if choice.ignore_eos else "min_tokens"
@@ -135,7 +137,11 @@ class Generator:
             )
         generation = GenerationRequest(request_id, rendered.prompt.token_ids, sampling, grammar)
         return PreparedRequest(
-            generation, rendered.repairs, choice.stop, prefilled_think=rendered.prompt.prefilled_think
+            generation,
+            rendered.repairs,
+            choice.stop,
+            prefilled_think=rendered.prompt.prefilled_think,
+            not_enforced=not_enforced,
         )
 
     async def prepare_text(
