@@ -22,6 +22,7 @@ import uvicorn
 
 from sparkstral import logs
 from sparkstral.api.app import create_app
+from sparkstral.api.connection import PatientConnection
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
@@ -125,6 +126,7 @@ def serve(
     server = DrainingServer(
         uvicorn.Config(
             app,
+            http=PatientConnection,
             lifespan="on",
             timeout_graceful_shutdown=math.ceil(drain_s + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
             access_log=False,
