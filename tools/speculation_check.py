@@ -33,6 +33,7 @@ from sparkstral.engine.build import build_engine
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import FromEngine, Outputs, Shutdown, Submit
 from sparkstral.evals.demo import draw_items, request_body
+from sparkstral.structured.check import GrammarCheck
 from sparkstral.types import EngineStats, GenerationRequest, SamplingParams
 
 SCHEMA_VERSION = 1
@@ -59,7 +60,7 @@ def demo_requests(num_prompts: int, seed: int, max_prompt_tokens: int) -> list[t
             stop_token_ids=(Control.EOS.value,),
             banned_token_ids=banned_token_ids(chat),
         )
-        grammar = grammar_for(chat, prefilled_think=rendered.prompt.prefilled_think)
+        grammar = grammar_for(chat, GrammarCheck(), prefilled_think=rendered.prompt.prefilled_think)
         name = f"{item.skill} {len(requests)}"
         requests.append(GenerationRequest(name, rendered.prompt.token_ids, params, grammar))
     turns = [(skill, requests[i]) for i in range(each) for skill, requests in by_skill.items() if i < len(requests)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkstral.errors import ConfigError
-from sparkstral.types import Precision
+from sparkstral.types import Precision, PrefillForm
 
 DEFAULT_HOST = "127.0.0.1"  # nobody else on the network is served unless it is asked for
 DEFAULT_PORT = 8002  # the port of the recipe that users come from
@@ -40,6 +40,8 @@ class EngineConfig:
     # FP8 is less exact, so it is asked for; `sparkstral eval precision` says what it costs a model.
     dense: Precision = "bf16"  # of the attention's projections and the output head; fp8: made of them at load
     kv: Precision = "bf16"  # of the cached latents; fp8: a token takes 0.6 of the memory
+    # w4a4 is faster on a GPU that multiplies NVFP4 and less exact; what it costs was not measured on real weights.
+    prefill: PrefillForm = "w4a16"
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     # Guesses of the next tokens, verified together; answers do not change. auto is prompt-lookup: it needs no weights,
     # and does nothing for as long as plain steps are faster. eagle, a draft head, is refused until it can be served.

@@ -196,12 +196,12 @@ def test_log_probabilities_are_sent_when_they_are_asked_for(doors: Doors, stream
 
 def test_tools_that_openai_would_run_are_left_out_with_a_word(doors: Doors) -> None:
     engine = doors.engine("Hi", "</s>")
-    tools = [WEATHER, {"type": "web_search"}, {"type": "custom", "name": "apply_patch", "format": {}}]
+    tools = [WEATHER, {"type": "web_search"}, {"type": "mcp", "server_label": "deepwiki"}]
     answer = post(doors, engine, {"tools": tools, "include": ["web_search_call.results"]})
     assert answer.status_code == 200
     ignored = answer.headers["x-sparkstral-ignored"]
-    assert "tools[1].web_search, tools[2].custom, include.web_search_call.results" in ignored
-    assert "apply_patch" not in doors.spelled(engine.requests[0].prompt_token_ids)
+    assert "tools[1].web_search, tools[2].mcp, include.web_search_call.results" in ignored
+    assert "deepwiki" not in doors.spelled(engine.requests[0].prompt_token_ids)
 
 
 def test_json_is_held_to_its_schema(doors: Doors) -> None:
@@ -223,7 +223,7 @@ def test_reasoning_effort(doors: Doors, case: dict[str, Any]) -> None:
     ("change", "param"),
     [
         ({"input": None}, "input"),
-        ({"input": []}, "messages"),
+        ({"input": []}, "input"),
         ({"input": [{"type": "smell"}]}, "input[0].type"),
         ({"input": [{"role": "narrator", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
@@ -234,6 +234,7 @@ def test_reasoning_effort(doors: Doors, case: dict[str, Any]) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"reasoning": {"effort": "turbo"}}, "reasoning.effort"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"metadata": {"a": 5}}, "metadata.a"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_token": 5}, "max_output_token"),
     ],

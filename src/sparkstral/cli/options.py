@@ -97,6 +97,15 @@ class PrecisionName(StrEnum):
     fp8 = "fp8"
 
 
+class PrefillName(StrEnum):
+    w4a16 = "w4a16"
+    w4a4 = "w4a4"
+
+
+PrefillChoice = Annotated[
+    PrefillName,
+    typer.Option("--prefill", help="What prompts multiply the experts with; w4a4: NVFP4, on a GB10, less exact."),
+]
 DenseChoice = Annotated[
     PrecisionName, typer.Option("--dense", help="How attention's projections and the output head are held.")
 ]
@@ -151,6 +160,7 @@ def engine_config(
     kernels: Kernels = Kernels.auto,
     dense: PrecisionName = PrecisionName.bf16,
     kv: PrecisionName = PrecisionName.bf16,
+    prefill: PrefillName = PrefillName.w4a16,
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
@@ -177,6 +187,7 @@ def engine_config(
         kernels=kernels.value,
         dense=dense.value,
         kv=kv.value,
+        prefill=prefill.value,
         max_model_len=max_model_len,
         max_slowdown=max_slowdown or None,
         speculative=speculative.value,

@@ -25,7 +25,7 @@ from sparkstral.api.app import create_app
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
-from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
+from sparkstral.cli.model_folder import with_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
@@ -60,6 +60,7 @@ def serve(
     max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     dense: options.DenseChoice = options.PrecisionName.bf16,
     kv: options.KvChoice = options.PrecisionName.bf16,
+    prefill: options.PrefillChoice = options.PrefillName.w4a16,
     kv_memory: options.KvMemory = None,
     kv_dir: options.KvDir = None,
     kv_dir_size: options.KvDirSize = None,
@@ -93,6 +94,7 @@ def serve(
         kernels=kernels,
         dense=dense,
         kv=kv,
+        prefill=prefill,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -104,7 +106,7 @@ def serve(
         max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
-    engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
+    engine_config = with_model(engine_config, model)
     server_config = ServerConfig(
         host=host,
         port=port,

@@ -26,7 +26,7 @@ from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
 from sparkstral.engine.messages import FromEngine
 from sparkstral.errors import ConfigError, MemoryPlanError, SparkstralError
-from sparkstral.kernels.select import select_kernels
+from sparkstral.kernels.select import check_w4a4, select_kernels
 from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
@@ -179,7 +179,9 @@ def prepare(config: EngineConfig) -> Prepared:
     # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     kernels = select_kernels(config.kernels, device)
-    load_plan = plan_load(config.model_path)
+    if config.prefill == "w4a4":
+        check_w4a4(None if kernels is None else torch.cuda.get_device_capability(device))
+    load_plan = plan_load(config.model_path, with_input_scales=config.prefill == "w4a4")
     fast: FastParts | None = None
     if kernels is not None:
         from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
@@ -193,7 +195,8 @@ def open_block_store(config: EngineConfig, load_plan: LoadPlan, dtype: torch.dty
     cache's type and block. Raises ConfigError if it cannot be used."""
     assert config.kv_dir is not None
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(load_plan.file_bytes)]
-    layout = repr((files, load_plan.config, str(dtype), config.dense, config.kv, config.block_size_tokens)).encode()
+    held = (str(dtype), config.dense, config.kv, config.prefill)
+    layout = repr((files, load_plan.config, *held, config.block_size_tokens)).encode()
     try:
         return BlockStore(config.kv_dir, layout, config.kv_dir_bytes)
     except OSError as error:
@@ -277,11 +280,10 @@ def require(plan: MemoryPlan, config: EngineConfig, device: torch.device) -> Non
 
 
 def available_memory(device: torch.device) -> AvailableMemory:
-    """What can be taken on `device`. A GPU that shares the host's memory is bounded by both."""
-    if device.type == "cpu":
+    """What can be taken on `device`. Of a GPU that shares the host's memory, what the kernel counts: there the driver
+    calls free what holds nothing at all, so that a page cache full of other files, which gives way, would leave no
+    room (seen on a GB10: 41.5 GiB free by the driver, 115.7 by the kernel, after 60 GiB of files were written)."""
+    if device.type == "cpu" or torch.cuda.get_device_properties(device).is_integrated:
         return host_memory()
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    of_device = AvailableMemory(free_bytes, f"free on {describe_device(device)}")
-    if torch.cuda.get_device_properties(device).is_integrated:
-        return min(of_device, host_memory(), key=lambda available: available.num_bytes)
-    return of_device
+    return AvailableMemory(free_bytes, f"free on {describe_device(device)}")

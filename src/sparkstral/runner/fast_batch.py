@@ -18,7 +18,6 @@ from torch import Tensor
 
 from sparkstral.kernels.mla_prefill.triton_kernel import PrefillConfig, plan_passes
 from sparkstral.model.fast_batch import MAX_ABSORBED_QUERIES, AbsorbedGroup, AttentionOrder, ExpandedGroup, FastBatch
-from sparkstral.runner.logprobs import padded
 from sparkstral.runner.step_buffers import ALIGNMENT_BYTES
 from sparkstral.types import ScheduledRequest
 
@@ -79,7 +78,7 @@ def build_fast_batch(
     for the last known token, and one more for each draft, in their order.
 
     `sources` says of a request whose last token no host has seen which element of `previous` holds it. Of requests in
-    `explained` the rows of so many first tokens follow, in its order, padded (runner/logprobs)."""
+    `explained` the rows of so many first tokens follow, in its order."""
     num_queries = [len(request.token_ids) for request in scheduled]
     seq_lens = [request.num_computed_tokens + n for request, n in zip(scheduled, num_queries, strict=True)]
     order = AttentionOrder.of(num_queries, seq_lens, shape.max_num_seqs)
@@ -110,7 +109,6 @@ def build_fast_batch(
             sampling += [request] * count
     for request, count in explained.items():
         rows_of_logits += range(begin_of[request], begin_of[request] + count)
-    rows_of_logits += [0] * (len(sampling) + padded(sum(explained.values())) - len(rows_of_logits))
     logits_rows = np.array(rows_of_logits, dtype=np.int64)
 
     copy = DeviceCopy(device)

@@ -15,6 +15,12 @@ from sparkstral.types import ScheduledRequest
 NULL_BLOCK = 0  # its content is never read, so that anything may be written to it
 
 
+def all_explained(step: Sequence[ScheduledRequest]) -> dict[int, int]:
+    """For `build_fast_batch`: every row of the step goes through the whole of the last layer, as it does through the
+    layers before, so that a model of one layer shows every variant."""
+    return {index: len(request.token_ids) - request.samples for index, request in enumerate(step)}
+
+
 def prompt_steps(
     limits: FastLimits, block_size_tokens: int, moe_bounds: Sequence[int]
 ) -> list[tuple[ScheduledRequest, ...]]:
