@@ -73,12 +73,21 @@ class Drafting:
         rows = step.scheduled
         num_drafts = sum(row.num_drafts for row in rows)
         self.num_steps += num_drafts > 0
-        if self._controller is None or not rows or step.num_scheduled_tokens != len(rows) + num_drafts:
+        if self._controller is None:
+            return
+        num_rows = sum(row.samples and len(row.token_ids) == 1 + row.num_drafts for row in rows)
+        if num_rows == 0:
             return
         num_accepted = sum(max(0, len(result.sampled.get(row.request_id, ())) - 1) for row in rows)
         num_proposed = sum(map(len, result.drafts.values()))
         self._controller.took(
             DraftStep(
-                len(rows), num_drafts, num_accepted, seconds, result.proposing_s, num_proposed, was_held_back
+                num_rows,
+                num_drafts,
+                num_accepted,
+                seconds if num_rows == len(rows) else None,
+                result.proposing_s,
+                num_proposed,
+                was_held_back,
             )
         )

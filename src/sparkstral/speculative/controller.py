@@ -53,13 +53,14 @@ class DraftRecord:
 
 @dataclass(frozen=True, slots=True)
 class DraftStep:
-    """A step without prompts, when it is over: `num_rows` requests had one token each and `num_drafts` drafts together,
-    of which `num_accepted` stood. `seconds` is all its time, `proposing_s` of it for `num_proposed` drafts to come."""
+    """A step, when it is over: `num_rows` requests had one token each and `num_drafts` drafts together, of which
+    `num_accepted` stood. `seconds` is all its time, `proposing_s` of it for `num_proposed` drafts to come; None if
+    there were prompts in it, beside which it does not tell what the drafts took."""
 
     num_rows: int
     num_drafts: int
     num_accepted: int
-    seconds: float
+    seconds: float | None
     proposing_s: float = 0.0
     num_proposed: int = 0
     was_held_back: bool = False  # it was not planned ahead because there might be drafts for it
@@ -212,9 +213,12 @@ class DepthController:
         self._all.add(num_drafts, num_accepted, LONG_MEMORY)
 
     def took(self, step: DraftStep) -> None:
-        """Learn from a step without prompts."""
+        """Learn from a step, and settle with the purse. Beside prompts drafts are taken to cost what they do alone."""
         num_rows, num_drafts, seconds = step.num_rows, step.num_drafts, step.seconds
         proposing_s, num_proposed = step.proposing_s, step.num_proposed
+        has_prompts = seconds is None
+        if seconds is None:
+            seconds = self._costs.estimate(num_rows + num_drafts) + proposing_s
         if num_proposed:
             each = proposing_s / num_proposed
             before = each if self._proposing_s is None else self._proposing_s
@@ -227,6 +231,8 @@ class DepthController:
             else:  # what a plain step takes is no loss, however long it took
                 gain_s = -proposing_s
             self._purse_s = min(self._purse_s + gain_s + MAX_LOSS * plain_s, MAX_PURSE_STEPS * plain_s)
+        if has_prompts:
+            return
         self._num_since_plain = self._num_since_plain + 1 if num_drafts else 0
         if num_drafts or not step.was_held_back:
             self._costs.took(num_rows + num_drafts, seconds - proposing_s)

@@ -182,3 +182,14 @@ def test_a_step_that_was_held_back_in_vain_is_paid_for():
     for _ in range(16):  # of which each earns 2 %
         controller.took(DraftStep(1, 0, 0, 0.010))
     assert controller.may_speculate(1)
+
+
+def test_beside_prompts_drafts_are_charged_what_they_cost_alone():
+    """The time of such a step does not tell; drafts that fall there empty the purse all the same."""
+    controller = DepthController(MAX_DEPTH)
+    controller.took(DraftStep(1, 0, 0, experts(1)))
+    controller.took(DraftStep(1, 1, 1, experts(2)))
+    assert controller.may_speculate(1)
+    controller.took(DraftStep(1, 1, 0, None))
+    controller.took(DraftStep(1, 1, 0, None))
+    assert not controller.may_speculate(1)
