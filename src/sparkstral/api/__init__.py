@@ -1,1 +1,1 @@
-"""HTTP: the OpenAI protocol over the serving room. Knows no tensor and no scheduler."""
+"""HTTP: OpenAI's and Anthropic's protocols over the serving room. Knows no tensor and no scheduler."""

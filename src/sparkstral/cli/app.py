@@ -31,7 +31,7 @@ from sparkstral.errors import ConfigError, SparkstralError
 
 app = typer.Typer(
     name="sparkstral",
-    help="Mistral Small 4 119B NVFP4 on one DGX Spark: an engine and its OpenAI server.",
+    help="Mistral Small 4 119B NVFP4 on one DGX Spark: an engine and its server for OpenAI and Anthropic clients.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -85,7 +85,7 @@ def serve(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Log as JSON, one object a line.")] = False,
 ) -> None:
-    """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
+    """Serve MODEL to OpenAI and Anthropic clients. Without MODEL: the small demo, on any machine."""
     log_style: Literal["json", "text"] = "json" if as_json else "text"
     logs.configure(log_style)
     _listen(host, port).close()  # said before a download, which may take an hour
@@ -121,6 +121,10 @@ def serve(
     engine_config = with_model(replace(engine_config, port=port), model)  # after all that could be refused
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
+    if sys.platform == "linux":
+        # What the application gives up, the kernel still tries to deliver; connections inherit this limit on that.
+        timeout_ms = round(server_config.reader_timeout_s * 1000)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
     client = ProcessEngineClient(engine_config, log_style)
     app = create_app(client, tokenizer, server_config)
     server = DrainingServer(
@@ -167,9 +171,6 @@ def _listen(host: str, port: int) -> socket.socket:
         else:
             remedy = "Give an address of this machine: --host 127.0.0.1, or 0.0.0.0 for all of them."
         raise ConfigError(f"Cannot listen on {host}:{port}: {reason}. {remedy}") from error
-    if sys.platform == "linux":
-        # What the application gives up, the kernel still tries to deliver; connections inherit this limit on that.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(ServerConfig().reader_timeout_s * 1000))
     return listener
 
 

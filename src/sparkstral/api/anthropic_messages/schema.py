@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
+from sparkstral.api.efforts import Effort
 from sparkstral.api.openai_sampling import MAX_STOP_STRINGS, MAX_TOP_K, StopString
 from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
 from sparkstral.chat.history import CALL_NAME
@@ -220,10 +221,7 @@ class OutputFormat(Wire):
 
 
 class OutputConfig(Wire):
-    effort: Annotated[
-        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
-        Mapped("`none`, `minimal`, `low` become none; `medium` and up become high"),
-    ] = None
+    effort: Effort = None
     format: OutputFormat | None = None
 
 

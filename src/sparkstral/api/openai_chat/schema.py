@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
+from sparkstral.api.efforts import Effort
 from sparkstral.api.openai_sampling import SamplingFields
 from sparkstral.api.wire import Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
 from sparkstral.chat.history import CALL_NAME
@@ -194,10 +195,7 @@ class ChatCompletionRequest(SamplingFields):
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormatField | None = None
-    reasoning_effort: Annotated[
-        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
-        Mapped("`none`, `minimal`, `low` become none, the default; `medium` and up become high"),
-    ] = None
+    reasoning_effort: Effort = None
 
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None

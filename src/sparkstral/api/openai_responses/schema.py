@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
+from sparkstral.api.efforts import Effort
 from sparkstral.api.openai_chat.schema import JsonSchemaFormat, PlainFormat
 from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
 from sparkstral.chat.history import CALL_NAME
@@ -344,10 +345,7 @@ class TextConfig(Wire):
 
 
 class Reasoning(Wire):
-    effort: Annotated[
-        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
-        Mapped("`none`, `minimal`, `low` become none, the default; `medium` and up become high"),
-    ] = None
+    effort: Effort = None
     summary: Annotated[
         Literal["auto", "concise", "detailed", "none"] | None,
         Mapped("the reasoning itself is sent as its summary; else as content of its item"),

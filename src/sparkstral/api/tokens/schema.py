@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
+from sparkstral.api.efforts import Effort
 from sparkstral.api.openai_chat.schema import FunctionTool, Message
-from sparkstral.api.wire import Ignored, Mapped, Wire
+from sparkstral.api.wire import Ignored, Wire
 
 
 class TokenizeRequest(Wire):
@@ -20,10 +21,7 @@ class TokenizeRequest(Wire):
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
     tools: list[FunctionTool] | None = None
-    reasoning_effort: Annotated[
-        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
-        Mapped("`none`, `minimal`, `low` become none, the default; `medium` and up become high"),
-    ] = None
+    reasoning_effort: Effort = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: Annotated[Any, Ignored("a last assistant message is continued")] = None
