@@ -35,6 +35,7 @@ class EngineConfig:
     kv_dir_bytes: int = 64 << 30  # of it for this model: 2.9 million tokens of the full one
     seed: int = 0  # the base from which requests without a seed draw theirs
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
+    reads_images: bool = True  # False leaves the vision encoder's weights in the file
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
 
     def __post_init__(self) -> None:

@@ -131,7 +131,8 @@ class GenerationRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
-    cache_salt: str = ""  # prefixes are shared only between requests of equal salt; images and adapters will give one
+    cache_salt: str = ""  # prefixes are shared only between requests of equal salt
+    images: tuple[ImageInput, ...] = ()  # in the order of their tokens
     priority: int = 0  # see Urgency
 
 
@@ -181,6 +182,7 @@ class ScheduledRequest:
     num_computed_tokens: int
     block_ids: tuple[int, ...]  # all blocks of the request, in order
     samples: bool
+    images: tuple[ImageInput, ...] = ()  # that these tokens touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ class SchedulerOutput:
     scheduled: tuple[ScheduledRequest, ...]
     new_requests: tuple[NewRequest, ...] = ()
     finished_request_ids: tuple[str, ...] = ()  # the runner may forget these
+    images: tuple[ImageInput, ...] = ()  # to be encoded before the tokens are computed
+    dropped_images: tuple[bytes, ...] = ()  # digests whose embeddings are forgotten before that
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -256,6 +260,8 @@ class EngineInfo:
     num_usable_blocks: int  # of the KV cache, for all requests together
     device: str
     dtype: str
+    reads_images: bool = False
+    why_blind: str = ""  # what a client is told who sends an image all the same
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from sparkstral.checkpoint.locate import locate_tokenizer
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.config import EngineConfig
+from sparkstral.engine.build_vision import build_encoder, vision_workspace, why_blind
 from sparkstral.engine.core import EngineCore, Runner
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
@@ -40,6 +41,7 @@ from sparkstral.runner.block_copy import BlockCopier
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
+from sparkstral.scheduler.encoder_cache import EncoderLimits
 from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.structured.compiler import GrammarCompiler
 from sparkstral.structured.matcher import CompiledGrammar
@@ -76,7 +78,7 @@ def build_engine(
     # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     kernels = select_kernels(config.kernels, device)
-    load_plan = plan_load(config.model_path)
+    load_plan = plan_load(config.model_path, config.reads_images)
     model_config = load_plan.config
     fast: FastParts | None = None
     if kernels is not None:
@@ -103,6 +105,7 @@ def build_engine(
 
     grammars = GrammarCompiler(partial(CompiledGrammar, grammar_tokenizer), wake=inbox.wake)
     cache = KvCacheManager(memory_plan.num_blocks, config.block_size_tokens)
+    vision = vision_workspace(model_config, dtype)
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
@@ -110,6 +113,7 @@ def build_engine(
             max_model_len=memory_plan.max_model_len,
             vocab_size=model_config.vocab_size,
             max_slowdown=config.max_slowdown,
+            encoder=None if vision is None else EncoderLimits(vision.max_encoded, vision.capacity),
         ),
         cache,
     )
@@ -128,11 +132,12 @@ def build_engine(
             runner, latent_pool = fast_runner, fast_runner.latent_pool
         else:
             model = Mistral4(model_config, weights, device, dtype)
+            encoder = build_encoder(model_config, weights.vision, device, dtype)
             del weights  # the model has its own form of them
             latent_pool = allocate_latent_pool(
                 model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
             )
-            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled)
+            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled, encoder)
         on_failure.pop_all()
     info = EngineInfo(
         max_model_len=memory_plan.max_model_len,
@@ -140,6 +145,8 @@ def build_engine(
         num_usable_blocks=cache.pool.num_usable,
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
+        reads_images=vision is not None,
+        why_blind=why_blind(model_config, not config.reads_images),
     )
     persistence = None
     if config.kv_dir is not None:
@@ -194,8 +201,10 @@ def plan_memory(
         dtype_bytes=dtype.itemsize,
         block_size_tokens=config.block_size_tokens,
     )
+    vision = vision_workspace(model_config, dtype)
+    of_vision = () if vision is None else vision.lines()
     if fast is not None:
-        held, of_kernels = fast.held_lines(), fast.workspace
+        held, of_kernels = (*fast.held_lines(), *of_vision), fast.workspace
         asked = PlanRequest(held, of_kernels, layout, config.max_model_len, config.kv_memory_bytes)
         return draw_plan(asked, available_memory(device))
     num_parameters = sum(
@@ -206,6 +215,7 @@ def plan_memory(
     weights = (
         PlanLine("weights", num_parameters * dtype.itemsize, f"{num_parameters:,} parameters in {dtype}"),
         PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
+        *of_vision,
     )
     workspace = Workspace(
         model=model_config,

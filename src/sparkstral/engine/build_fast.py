@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,14 +17,17 @@ from sparkstral.checkpoint.forms import Form, Part
 from sparkstral.checkpoint.index import DTYPE_BYTES
 from sparkstral.checkpoint.plan import LoadPlan
 from sparkstral.config import EngineConfig
+from sparkstral.engine.build_vision import build_encoder
 from sparkstral.errors import ConfigError
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.kernels.mla_decode.triton_kernel import MAX_REQUESTS
+from sparkstral.kernels.vision_attention import triton_kernel as vision_attention
 from sparkstral.memory.fast_workspace import FastWorkspace, KernelSizes
 from sparkstral.memory.lines import PlanLine
 from sparkstral.model.config import KV_LORA_RANK, QK_NOPE_HEAD_DIM, V_HEAD_DIM
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
 from sparkstral.model.fast_weights import NOT_STACKED
+from sparkstral.model.pixtral import Attend
 from sparkstral.model.weights import ModelWeights
 from sparkstral.runner.compile_worker import CompileSetup, start_workers
 from sparkstral.runner.decode_graphs import decode_sizes
@@ -127,7 +130,14 @@ class FastParts:
         pool = allocate_latent_pool(
             model_config.num_hidden_layers, num_blocks, self._config.block_size_tokens, device, self._dtype
         )
-        return FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size)
+        encoder = build_encoder(model_config, weights.vision, device, self._dtype, self._vision_attention)
+        return FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, encoder)
+
+    def _vision_attention(self, cu_seqlens: Sequence[int]) -> Attend:
+        """Of a batch whose images begin and end at `cu_seqlens`."""
+        config = self._kernels.vision
+        tiles = vision_attention.plan_tiles(cu_seqlens, config, self._device)
+        return lambda qkv, rotation: vision_attention.vision_attention(qkv, rotation, tiles, config=config)
 
     def warm_up(self, runner: FastRunner, max_model_len: int, report: ReportProgress) -> None:
         """After this nothing is compiled, captured or allocated."""

@@ -22,6 +22,7 @@ from sparkstral.kernels.sampling import triton_kernel as sampling
 from sparkstral.model.fast_batch import FastBatch
 from sparkstral.model.fast_mistral4 import FastLimits
 from sparkstral.runner.decode_graphs import DecodeGraphs
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.model_runner import DeviceError
 from sparkstral.runner.request_state import RequestState, RequestStates, grammar_failure
@@ -71,6 +72,7 @@ class FastRunner:
         base_seed: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
         vocab_size: int,
+        encoder: EncoderCache | None = None,
     ) -> None:
         """`latent_pool` is [num_layers, num_blocks, block_size, 320] on the model's device."""
         limits, kernels = model.limits, model.kernels
@@ -79,6 +81,7 @@ class FastRunner:
         self.latent_pool = latent_pool
         self._kernels = kernels
         self._states = RequestStates(base_seed, compiled_grammar)
+        self.encoder = encoder
         self._shape = StepShape(block_size, limits.max_num_seqs, kernels.prefill, limits.prefill_keys)
         self._buffers = StepBuffers(
             limits.max_num_seqs, -(-limits.max_positions // block_size), vocab_size, device
@@ -108,7 +111,9 @@ class FastRunner:
         if not step.scheduled:
             return PendingStep((), failures, None)
         with _device_errors():
-            if all(len(request.token_ids) == 1 for request in step.scheduled):
+            if self.encoder is not None:
+                self.encoder.begin_step(step)
+            if all(len(request.token_ids) == 1 and not request.images for request in step.scheduled):
                 return self._submit_decode(step.scheduled, failures)
             return self._submit_prompts(step.scheduled, failures)
 
@@ -195,7 +200,7 @@ class FastRunner:
             if request.token_ids[-1] == UNSEEN
         }
         batch, sampling_requests = build_fast_batch(
-            scheduled, self._shape, self.device, sources, self._buffers.token_ids
+            scheduled, self._shape, self.device, sources, self._buffers.token_ids, self.encoder
         )
         arrays = self._buffers.begin()
         sampling_rows = [(row, scheduled[index]) for row, index in enumerate(sampling_requests)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sparkstral.kv_cache.manager import BlockTable
-from sparkstral.types import FinishReason, GrammarSpec, SamplingParams, TokenLogprob
+from sparkstral.types import FinishReason, GrammarSpec, ImageInput, SamplingParams, TokenLogprob
 
 
 class RequestStatus(Enum):
@@ -31,6 +31,7 @@ class Request:
     num_prompt_tokens: int
     max_total_tokens: int  # where max_tokens or the context ends it
     table: BlockTable
+    images: tuple[ImageInput, ...] = ()
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # prompt tokens that this request did not compute itself
@@ -59,6 +60,10 @@ class Request:
         sampling = self.sampling
         is_read = sampling.repetition_penalty != 1.0 or sampling.num_prompt_logprobs is not None
         return tuple(self.token_ids[: self.num_prompt_tokens]) if is_read else ()
+
+    def images_between(self, begin: int, end: int) -> tuple[ImageInput, ...]:
+        """Those that tokens begin to end touch."""
+        return tuple(image for image in self.images if image.offset < end and image.end > begin)
 
     def take_prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
         """The prompt's log probabilities, with the first output token alone."""

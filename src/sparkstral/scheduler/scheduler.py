@@ -21,6 +21,7 @@ from sparkstral.kv_cache.layout import num_blocks_for
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.scheduler import policy
 from sparkstral.scheduler.budgets import SchedulerConfig, share_prefill
+from sparkstral.scheduler.encoder_cache import EncoderCache, image_refusal
 from sparkstral.scheduler.pacing import Pacer, lane_of
 from sparkstral.scheduler.request import Request, RequestStatus
 from sparkstral.types import (
@@ -68,6 +69,7 @@ class Scheduler:
             )
         self._config = config
         self._cache = cache
+        self._encoder = None if config.encoder is None else EncoderCache(config.encoder)
         self._requests: dict[str, Request] = {}  # those without a terminal output
         self._waiting: list[Request] = []  # by place
         self._running: list[Request] = []  # by place
@@ -111,7 +113,8 @@ class Scheduler:
             token_ids=list(request.prompt_token_ids),
             num_prompt_tokens=num_prompt_tokens,
             max_total_tokens=min(num_prompt_tokens + request.sampling.max_tokens, self._config.max_model_len),
-            table=self._cache.new_table(request.cache_salt),
+            table=self._cache.new_table(request.cache_salt, request.images),
+            images=request.images,
         )
         self._num_arrivals += 1
         self._requests[added.request_id] = added
@@ -143,7 +146,7 @@ class Scheduler:
         rows: list[ScheduledRequest] = []
         in_flight: list[Request] = []
         new_requests: list[NewRequest] = []
-        for request, num_tokens in self._divide_budget():
+        for request, num_tokens in self._up_to_images(self._divide_budget()):
             begin = request.num_computed_tokens
             token_ids = request.token_ids
             end = begin + num_tokens
@@ -154,6 +157,7 @@ class Scheduler:
                     begin,
                     request.table.as_tuple(),
                     end == len(token_ids),
+                    request.images_between(begin, end) if request.images else (),
                 )
             )
             in_flight.append(request)
@@ -206,16 +210,23 @@ class Scheduler:
                     request.request_id, (UNSEEN,), request.num_computed_tokens, request.table.as_tuple(), True
                 )
             )
-        return self._launch(rows, going_on, [])
+        return self._launch(rows, going_on, [], is_ahead=True)
 
     def _launch(
-        self, rows: list[ScheduledRequest], requests: list[Request], new_requests: list[NewRequest]
+        self,
+        rows: list[ScheduledRequest],
+        requests: list[Request],
+        new_requests: list[NewRequest],
+        is_ahead: bool = False,
     ) -> SchedulerOutput:
         self._step += 1
         self._in_flight.append(_Flight(self._step, requests, tuple(rows)))
         finished_request_ids = tuple(self._forgotten_ids)
         self._forgotten_ids.clear()
-        return SchedulerOutput(self._step, tuple(rows), tuple(new_requests), finished_request_ids)
+        images, dropped = self._encoder.take_step() if self._encoder and not is_ahead else ((), ())
+        return SchedulerOutput(
+            self._step, tuple(rows), tuple(new_requests), finished_request_ids, images, dropped
+        )
 
     def update(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[TokenOutput]:
         """Take in what the step gave: tokens, ends, failures of single rows. `output` is the oldest step in
@@ -226,6 +237,8 @@ class Scheduler:
         outputs: list[TokenOutput] = []
         cache = self._cache
         sampled, failures = result.sampled, result.failures
+        if self._encoder is not None and output.images and failures:
+            self._encoder.forget(output.images)
         for request, row in zip(flight.requests, output.scheduled, strict=True):
             request_id = request.request_id
             if request.status is RequestStatus.FINISHED:
@@ -275,7 +288,8 @@ class Scheduler:
             else:
                 num_prompt_tokens += len(row.token_ids)
                 context = max(context, row.num_computed_tokens)
-        self._pacer.took(num_decoding, num_prompt_tokens, context, seconds)
+        if not output.images:  # what the encoder took tells nothing of tokens
+            self._pacer.took(num_decoding, num_prompt_tokens, context, seconds)
         self._last_step_s = seconds
 
     def stats(self) -> EngineStats:
@@ -391,6 +405,21 @@ class Scheduler:
         plan += [(request, share) for request, share in zip(catching_up, shares, strict=True) if share]
         return plan
 
+    def _up_to_images(self, plan: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
+        """The plan, cut where a request's next image can neither be held nor be encoded in this step. The first
+        request that needs one always gets it, so that there is progress."""
+        encoder = self._encoder
+        if encoder is None:
+            return plan
+        encoder.begin_step()
+        cut = []
+        for request, num_tokens in plan:
+            begin = request.num_computed_tokens
+            end = encoder.reach(request.images, begin, begin + num_tokens) if request.images else begin + num_tokens
+            if end > begin:
+                cut.append((request, end - begin))
+        return cut
+
     def _take_turns(self, catching_up: list[Request]) -> list[Request]:
         """Every other step is the oldest's; in the others those that need least come first, with such as have no
         longer context. So a short prompt's tokens are not as few as those of a long one, which cost far more."""
@@ -453,4 +482,4 @@ class Scheduler:
             return f"max_tokens is {request.sampling.max_tokens}; it must be at least 1."
         if min(token_ids) < 0 or max(token_ids) >= self._config.vocab_size:
             return f"The prompt holds token ids outside 0 to {self._config.vocab_size - 1:,}."
-        return None
+        return image_refusal(request, self._config.encoder)
