@@ -16,6 +16,7 @@ DEFAULT_REQUEST_TIMEOUT_S = 3600.0  # 100,000 tokens at the speed of one client:
 DEFAULT_MAX_IMAGES = 32  # of a request; each of the largest is 3,080 tokens, and 28 MB on its way to the engine
 DEFAULT_MAX_NUM_SEQS = 32  # more at once share the memory bus without gain: the experts read grow with them
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048  # a chunk of a prompt short enough that running answers go on meanwhile
+DEFAULT_BLOCK_SIZE_TOKENS = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
 DEFAULT_MAX_SLOWDOWN = 3.0  # what readers of a stream bear while somebody else's long prompt is read
 
 
@@ -29,7 +30,7 @@ class EngineConfig:
     max_num_seqs: int = DEFAULT_MAX_NUM_SEQS  # requests that run at once; the rest wait
     max_num_batched_tokens: int = DEFAULT_MAX_NUM_BATCHED_TOKENS  # tokens of one step, of all requests together
     max_slowdown: float | None = DEFAULT_MAX_SLOWDOWN  # of running answers by prompts beside them; None: no limit
-    block_size_tokens: int = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
+    block_size_tokens: int = DEFAULT_BLOCK_SIZE_TOKENS
     kv_memory_bytes: int | None = None  # None: what the plan finds
     kv_dir: Path | None = None  # where cached prefixes outlive the engine; None: nowhere
     kv_dir_bytes: int = 64 << 30  # of it for this model: 2.9 million tokens of the full one

@@ -15,6 +15,11 @@ def format_bytes(num_bytes: int) -> str:
     return f"{num_bytes} B"
 
 
+def format_gib(num_bytes: int) -> str:
+    """`num_bytes` in GiB, so that sums can be followed; what would be none of them in the largest unit below it."""
+    return format_bytes(num_bytes) if abs(num_bytes) < GiB / 10 else f"{num_bytes / GiB:.2f} GiB"
+
+
 def format_seconds(seconds: float) -> str:
     """A duration for people: 0.0042 → "4.2 ms", 12.3 → "12.3 s", 125 → "2 min 5 s"."""
     if seconds < 1:

@@ -102,13 +102,13 @@ def test_a_start_says_when_it_may_be_over(doors: Doors) -> None:
         assert (answer["phase"], answer["phase_s"], answer["eta_s"]) == ("loading", 30.0, eta_s)
 
 
-@pytest.mark.parametrize("phase", [EnginePhase.STALLED, EnginePhase.RESTARTING])
+@pytest.mark.parametrize("phase", [EnginePhase.STALLED, EnginePhase.SHORT_OF_MEMORY, EnginePhase.RESTARTING])
 def test_an_engine_that_was_ready_and_is_not_refuses_with_the_reason(doors: Doors, phase: EnginePhase) -> None:
     engine = doors.engine("Hi", "</s>")
     engine.now = EngineStatus(phase, detail="No word from it.")
     url = doors.url(engine)
     assert httpx.get(f"{url}/readyz").status_code == 503
-    assert httpx.get(f"{url}/startupz").status_code == (200 if phase is EnginePhase.STALLED else 503)
+    assert httpx.get(f"{url}/startupz").status_code == (503 if phase is EnginePhase.RESTARTING else 200)
     refused = httpx.post(f"{url}/v1/chat/completions", json=BODY)
     assert refused.status_code == 503
     assert "No word from it" in refused.json()["error"]["message"]

@@ -60,6 +60,7 @@ def test_with_json_all_that_it_writes_is_json(serve: Serve, model: Path) -> None
     assert program.stdout is not None
     ready = json.loads(program.stdout.readline())
     assert ready["max_model_len"] == 512
+    assert ready["memory"]["taken_bytes"] > 0
     (card,) = httpx.get(f"{ready['url']}/v1/models").json()["data"]
     assert (card["id"], card["max_model_len"]) == (ready["model"], 512)
     program.send_signal(signal.SIGINT)

@@ -23,6 +23,9 @@ from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import EngineConfig, ServerConfig
 from sparkstral.engine.process import ProcessEngineClient
 from sparkstral.engine.supervision import Patience
+from sparkstral.memory.pressure import PressureGuard, Thresholds
+from sparkstral.memory.probe import HostMemory
+from sparkstral.units import GiB
 from tests.support.faulty_child import HANGING_NAME, Fault
 from tests.support.server import served
 from tests.support.tekken import VOCAB_SIZE, write_tekken
@@ -33,10 +36,23 @@ MESSAGES = [{"role": "user", "content": "Tell me of the tides."}]
 LONG = [{"role": "user", "content": "Tell me of the tides at Husum. " * 50}]
 
 
+class Host:
+    """What the server believes of the host's memory."""
+
+    total_bytes = 100 * GiB
+
+    def __init__(self) -> None:
+        self.available_bytes = 50 * GiB
+
+    def read(self) -> HostMemory:
+        return HostMemory(self.total_bytes, self.available_bytes)
+
+
 class Server:
-    def __init__(self, url: str, engine: ProcessEngineClient) -> None:
+    def __init__(self, url: str, engine: ProcessEngineClient, host: Host) -> None:
         self.url = url
         self.engine = engine
+        self.host = host
 
     def post(self, **body: Any) -> httpx.Response:
         body = {"messages": MESSAGES, "temperature": 1, "max_tokens": 12, **body}
@@ -71,9 +87,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), *sys.path]))
         patch.setattr("sparkstral.engine.process.CHILD_MODULE", "tests.support.faulty_child")
-        engine = ProcessEngineClient(config, patience=Patience(first_delay_s=0.01, max_failures=9))
+        patch.setattr("sparkstral.engine.process.TICK_S", 0.05)
+        host = Host()
+        guard = PressureGuard(host.read, Thresholds.of(host.total_bytes))
+        engine = ProcessEngineClient(config, patience=Patience(first_delay_s=0.01, max_failures=9), guard=guard)
         with served(create_app(engine, ChatTokenizer.load(folder), ServerConfig())) as url:
-            server = Server(url, engine)
+            server = Server(url, engine, host)
             server.until_ready()
             yield server
 
@@ -156,6 +175,62 @@ def test_a_grammar_that_compiles_for_ever_fails_its_request_alone(server: Server
         assert server.post().status_code == 200
         assert hanging.result().status_code == 400
         assert error_of(hanging.result())["code"] == "grammar"
+
+
+def test_when_memory_is_short_caches_are_dropped_and_then_new_requests_refused_while_others_go_on(
+    server: Server,
+) -> None:
+    process_id = server.engine.process_id
+    assert server.post(messages=LONG, max_tokens=1).status_code == 200
+    assert server.stats()["num_cached_blocks"] > 0
+    server.host.available_bytes = 5 * GiB
+    health = server.until(lambda health: health["stats"]["num_cached_blocks"] == 0)
+    assert {line["name"] for line in health["info"]["memory"]["lines"]} >= {"attention", "KV pool", "routed experts"}
+    assert health["memory"] == {"stage": "shrink", "level": 1, "available_bytes": 5 * GiB}
+    assert server.post().status_code == 200
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(server.post, seed=Fault.SLOW, max_tokens=40)
+        server.until(lambda health: health["stats"]["num_running"] == 1)
+        server.host.available_bytes = 3 * GiB
+        server.until(lambda health: health["phase"] == "short of memory")
+        refused = server.post()
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) > 0
+        error = error_of(refused)
+        assert (error["type"], error["code"]) == ("service_unavailable", "engine_not_ready")
+        assert "3.00 GiB of memory are available on this host and new requests need 4.00 GiB" in error["message"]
+        body = {"model": "x", "max_tokens": 4, "messages": MESSAGES}
+        other = httpx.post(f"{server.url}/v1/messages", json=body, headers={"anthropic-version": "2023-06-01"})
+        assert (other.status_code, other.json()["error"]["type"]) == (503, "overloaded_error")
+        assert httpx.get(f"{server.url}/readyz").status_code == 503
+        assert httpx.get(f"{server.url}/livez").status_code == 200
+        metrics = httpx.get(f"{server.url}/metrics").text
+        assert "sparkstral_memory_pressure 2.0" in metrics
+        assert 'sparkstral_memory_bytes{kind="actual",part="KV pool"}' in metrics
+        assert "sparkstral_host_memory_available_bytes 3.221225472e+09" in metrics
+        assert running.result().status_code == 200
+    server.host.available_bytes = int(4.5 * GiB)  # above the threshold, within its margin
+    assert server.post().status_code == 503
+    server.host.available_bytes = 50 * GiB
+    server.until_ready()
+    assert server.post().status_code == 200
+    assert server.engine.process_id == process_id
+
+
+def test_before_the_host_hangs_the_engine_ends_with_the_reason_and_comes_back_when_memory_does(server: Server) -> None:
+    process_id = server.engine.process_id
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(server.post, seed=Fault.SLOW, max_tokens=500)
+        server.until(lambda health: health["stats"]["num_running"] == 1)
+        server.host.available_bytes = GiB
+        server.until(lambda health: health["phase"] == "restarting")
+        server.host.available_bytes = 50 * GiB
+        error = error_of(running.result())
+    assert error["code"] == "engine_dead"
+    assert "The host had 1.00 GiB of memory available, and below 2.00 GiB the engine is ended" in error["message"]
+    server.until_ready()
+    assert server.engine.process_id != process_id
+    assert server.post().status_code == 200
 
 
 PHASES: dict[str, tuple[dict[str, Any], Callable[[dict[str, Any]], bool]]] = {

@@ -42,11 +42,22 @@ LETTERS = "abcdefghij"
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(visits, min_size=1, max_size=8), st.integers(9, 24), st.integers(9, 40), st.booleans())
+@given(
+    st.lists(visits, min_size=1, max_size=8),
+    st.integers(9, 24),
+    st.integers(9, 40),
+    st.booleans(),
+    st.sampled_from([0, 0, 1, 3, 6]),
+)
 def test_any_traffic_is_served_right(
-    clients: list[Visit], num_blocks: int, max_num_batched_tokens: int, overlaps: bool
+    clients: list[Visit], num_blocks: int, max_num_batched_tokens: int, overlaps: bool, depth: int
 ):
-    engine = Engine(num_blocks=num_blocks, max_num_batched_tokens=max_num_batched_tokens, overlaps=overlaps)
+    engine = Engine(
+        num_blocks=num_blocks,
+        max_num_batched_tokens=max_num_batched_tokens,
+        overlaps=overlaps,
+        depth=depth,
+    )
     requests = {
         f"r{i}": request(
             f"r{i}", visit.prompt, visit.max_tokens, grammar=f'start: "{LETTERS}"' if visit.constrained else None

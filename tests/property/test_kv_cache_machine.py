@@ -137,6 +137,12 @@ class KvCacheMachine(RuleBasedStateMachine):
         assert sequence.num_computed <= num_computed < len(sequence.tokens)
         sequence.num_computed = num_computed
 
+    @rule()
+    def forget_unused(self) -> None:
+        num_kept = len(self.cache.pool.kept_blocks())
+        assert self.cache.forget_unused() == num_kept
+        assert not self.cache.pool.kept_blocks()
+
     @rule(data=st.data(), forget=st.booleans())
     def give_back(self, data: st.DataObject, forget: bool) -> None:
         sequence = self.pick(data, admitted=True)

@@ -26,7 +26,14 @@ from sparkstral.kv_cache.manager import BlockTable, KvCacheManager
 from sparkstral.scheduler.request import Request
 from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.types import Failure, FinishReason, GenerationRequest, SchedulerOutput
-from tests.unit.scheduler.fake_engine import NAN, FakeEngine, make_request, uninterrupted
+from tests.support.drafts import FixedDepth
+from tests.unit.scheduler.fake_engine import (
+    NAN,
+    FakeEngine,
+    good_guess,
+    make_request,
+    uninterrupted,
+)
 
 MAX_MODEL_LEN = 24
 SETTINGS = settings(max_examples=100, stateful_step_count=40, deadline=None, derandomize=True)
@@ -58,8 +65,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 5),
         spare_tokens=st.integers(1, 12),
         overlaps=st.booleans(),
+        depth=st.sampled_from([0, 0, 1, 2, 5]),
     )
-    def start(self, num_blocks: int, max_num_seqs: int, spare_tokens: int, overlaps: bool) -> None:
+    def start(self, num_blocks: int, max_num_seqs: int, spare_tokens: int, overlaps: bool, depth: int) -> None:
         self.overlaps = overlaps
         self.engine = FakeEngine(
             num_blocks=num_blocks,
@@ -67,6 +75,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_seqs + spare_tokens,
             max_model_len=MAX_MODEL_LEN,
+            controller=FixedDepth(depth) if depth else None,
+            guess=good_guess,
         )
 
     @rule(requests=st.lists(REQUESTS, min_size=1, max_size=4))
@@ -202,6 +212,16 @@ def append_past_the_end(request: Request, sampled: tuple[int, ...]) -> Any:
     return sampled, FinishReason.LENGTH if is_over else None
 
 
+def commit_drafts_too(scheduler: Scheduler, request: Request, num_computed_tokens: int) -> None:
+    """As if all drafts of the step stood."""
+    correct_scheduler_commit(scheduler, request, len(request.token_ids))
+
+
+def grow_for_drafts_at_any_price(scheduler: Scheduler, request: Request, drafts: tuple[int, ...]) -> tuple[int, ...]:
+    return drafts
+
+
+correct_scheduler_commit = Scheduler._commit
 correct_preempt = Scheduler._preempt
 correct_skip_cached = KvCacheManager.skip_cached
 correct_commit = KvCacheManager.commit
@@ -216,6 +236,8 @@ correct_commit = KvCacheManager.commit
         (KvCacheManager, "commit", commit_ahead),
         (KvCacheManager, "discard", release_instead_of_discarding),
         (Request, "append", append_past_the_end),
+        (Scheduler, "_commit", commit_drafts_too),
+        (Scheduler, "_with_room", grow_for_drafts_at_any_price),
     ],
 )
 def test_a_defect_is_found(

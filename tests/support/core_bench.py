@@ -26,6 +26,7 @@ from sparkstral.types import (
     TokenOutput,
 )
 from tests.support.context_model import VOCAB_SIZE, ContextModel, make_pool
+from tests.support.drafts import FixedDepth, InformedProposer
 
 BYTES = Vocabulary(tuple(bytes([i]) for i in range(256)), num_special_tokens=40, pattern=r"\s+|\S+")
 TOKENIZER = build_grammar_tokenizer(BYTES, VOCAB_SIZE)
@@ -85,7 +86,9 @@ class Engine:
         model: ContextModel | None = None,
         build: Callable[[str], CompiledGrammar] = lambda lark: CompiledGrammar(TOKENIZER, lark),
         overlaps: bool = False,
+        depth: int = 0,
     ) -> None:
+        """With a `depth`, drafts of an `InformedProposer` up to it."""
         self.inbox = Inbox()
         self.model = model or ContextModel()
         self.num_usable_blocks = num_blocks - 1
@@ -98,9 +101,11 @@ class Engine:
                 vocab_size=VOCAB_SIZE,
             ),
             KvCacheManager(num_blocks, BLOCK_SIZE),
+            FixedDepth(depth) if depth else None,
         )
         grammars = GrammarCompiler(build, self.inbox.wake)
-        runner = ModelRunner(self.model, make_pool(num_blocks, BLOCK_SIZE), 0, grammars.compiled)
+        proposer = InformedProposer() if depth else None
+        runner = ModelRunner(self.model, make_pool(num_blocks, BLOCK_SIZE), 0, grammars.compiled, proposer)
         self.ahead = AheadRunner(runner) if overlaps else None
         self.core = EngineCore(scheduler, self.ahead or runner, grammars, self.inbox, self._receive)
         self.open: set[str] = set()

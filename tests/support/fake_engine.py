@@ -17,6 +17,7 @@ from sparkstral.types import (
     Failure,
     FinishReason,
     GenerationRequest,
+    MemoryPressure,
     TokenLogprob,
     TokenOutput,
 )
@@ -42,6 +43,7 @@ class FakeEngine:
     max_model_len: int = 4096
     now: EngineStatus = field(default_factory=lambda: EngineStatus(EnginePhase.READY, 1.0))
     num_cached_tokens: int = 0
+    pressure: MemoryPressure | None = None
     fail_after: tuple[int, Failure] | None = None
     hang_after: int | None = None
     requests: list[GenerationRequest] = field(default_factory=list)
@@ -80,6 +82,9 @@ class FakeEngine:
 
     def watch_steps(self, observer: Callable[[EngineStats], None]) -> None:
         self.step_observers.append(observer)
+
+    def memory_pressure(self) -> MemoryPressure | None:
+        return self.pressure
 
     def phase_age_s(self) -> float:
         return 30.0

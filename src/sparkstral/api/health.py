@@ -18,7 +18,7 @@ from sparkstral.engine.client import EngineClient
 from sparkstral.types import EnginePhase
 
 MIN_PROGRESS = 0.02  # of a phase, before its end is guessed from it
-_STARTED = (EnginePhase.READY, EnginePhase.STALLED, EnginePhase.DRAINING)
+_STARTED = (EnginePhase.READY, EnginePhase.SHORT_OF_MEMORY, EnginePhase.STALLED, EnginePhase.DRAINING)
 
 
 def health_router(client: EngineClient) -> APIRouter:
@@ -35,16 +35,20 @@ def health_router(client: EngineClient) -> APIRouter:
         }
         return JSONResponse(body, 200 if is_ok else 503, {} if is_ok else {"Retry-After": str(RETRY_AFTER_S)})
 
+    def memory() -> dict[str, Any] | None:
+        pressure = client.memory_pressure()
+        return None if pressure is None else asdict(pressure)
+
     @router.head("/readyz", include_in_schema=False)
     @router.head("/health", include_in_schema=False)
     @router.get("/readyz")
     @router.get("/health")
     async def health() -> JSONResponse:
         """200 when requests are served, with facts and counts of the engine; else
-        503 with the engine's phase, progress (0 to 1) and reason."""
+        503 with the engine's phase, progress (0 to 1) and reason. `memory`: how the host stands."""
         if client.status().phase is EnginePhase.READY:
-            return answer(True, info=asdict(client.info), stats=asdict(client.stats()))
-        return answer(False)
+            return answer(True, info=asdict(client.info), stats=asdict(client.stats()), memory=memory())
+        return answer(False, memory=memory())
 
     @router.head("/startupz", include_in_schema=False)
     @router.get("/startupz")

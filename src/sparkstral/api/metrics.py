@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from sparkstral.engine.client import EngineClient
 from sparkstral.serving.admission import Admission
-from sparkstral.types import EnginePhase, EngineStats
+from sparkstral.types import EnginePhase, EngineStats, MemoryLedger
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OURS = "sparkstral_"
@@ -93,7 +93,7 @@ class Metrics(Collector):
     def _own(self) -> Iterable[Metric]:
         stats = self._client.stats()
         status = self._client.status()
-        is_known = status.phase in (EnginePhase.READY, EnginePhase.STALLED)
+        is_known = status.phase in (EnginePhase.READY, EnginePhase.SHORT_OF_MEMORY, EnginePhase.STALLED)
         num_usable = self._client.info.num_usable_blocks if is_known else 0
         usage = 1 - stats.num_free_blocks / num_usable if num_usable else 0.0
         yield _gauge("ready", "1 if requests are served", float(status.phase is EnginePhase.READY))
@@ -110,6 +110,13 @@ class Metrics(Collector):
         yield _count("generated_tokens", "Tokens that were sampled", stats.num_generated_tokens)
         yield _count("preemptions", "Requests that gave their KV blocks to another", stats.num_preemptions)
         yield _count("sick_requests", "Requests that ended because of NaN or Inf", stats.num_sick_requests)
+        if (pressure := self._client.memory_pressure()) is not None:
+            text = "Of the host, as the kernel counts what programs could still take"
+            yield _gauge("host_memory_available_bytes", text, pressure.available_bytes)
+            text = "0: calm, 1: caches are dropped, 2: requests are refused, 3: the engine is ended"
+            yield _gauge("memory_pressure", text, pressure.level)
+        if is_known and (ledger := self._client.info.memory) is not None:
+            yield _memory_of(ledger)
         for instrument in (self._ttft, self._itl, self._e2e, self._step, self._ended):
             for metric in instrument.collect():
                 metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
@@ -122,6 +129,19 @@ class Metrics(Collector):
             for sample in metric.samples
         ]
         return alias
+
+
+def _memory_of(ledger: MemoryLedger) -> Metric:
+    text = "The engine's memory when it was ready, by part: as planned and as found"
+    metric = GaugeMetricFamily(OURS + "memory_bytes", text, labels=["part", "kind"])
+    for line in ledger.lines:
+        metric.add_metric([line.name, "planned"], line.planned_bytes)
+        if line.actual_bytes is not None:
+            metric.add_metric([line.name, "actual"], line.actual_bytes)
+    metric.add_metric(["all", "planned"], ledger.planned_bytes)
+    metric.add_metric(["all", "actual"], ledger.taken_bytes)
+    metric.add_metric(["without a name", "actual"], ledger.residual_bytes)
+    return metric
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

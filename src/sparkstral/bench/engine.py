@@ -23,12 +23,13 @@ import torch
 
 from sparkstral.bench.engine_under_test import EngineUnderTest
 from sparkstral.bench.environment import describe_run, write_report
-from sparkstral.bench.model_work import prefill_flops, step_bytes
 from sparkstral.bench.timing import probe_bandwidth
 from sparkstral.checkpoint.plan import plan_load
 from sparkstral.config import DEFAULT_MAX_NUM_BATCHED_TOKENS, EngineConfig
 from sparkstral.errors import ConfigError, SparkstralError
+from sparkstral.memory.ledger import group_ledger
 from sparkstral.model.config import ModelConfig
+from sparkstral.model.work import prefill_flops, step_bytes
 from sparkstral.types import EnginePhase
 
 FIRST_ORDINARY_ID = 1000  # below are control tokens
@@ -214,6 +215,9 @@ def bench_engine(
             add(row_of("process start to first token", "s", [age], is_full_size))
         assert engine.info is not None
         report["engine_info"] = asdict(engine.info)
+        if engine.info.memory is not None:
+            report["memory"] = group_ledger(engine.info.memory)
+            report["memory_by_line"] = report["engine_info"].pop("memory")
         for work in works:
             if time.perf_counter() - begin > seconds:
                 add({"name": work.name, "verdict": "skipped", "faults": [f"no time was left of {seconds:g} s"]})

@@ -6,7 +6,7 @@ Owns the formula. A kernel takes the longest of
 - its matrix products at 61 TFLOP/s: 48 SMs x 2.5 GHz x 512 a clock, mma.sync of bfloat16 with float32 sums (an RTX
   5090 of the same architecture: 209.5 TFLOP/s of 170 SMs at 2.41 GHz). An H200's tensor cores are 16 times as fast,
   not 2.18 times, so that this is what bounds prompts;
-and 2 us more for each launch inside a graph. Standard library only.
+and 2 us more for each launch inside a graph (the machine's figures are those of memory/projection). No tensors.
 """
 
 from __future__ import annotations
@@ -15,16 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-GB10_BYTES_PER_S = 240e9
-GB10_TENSOR_FLOPS = 61e12
+from sparkstral.memory.projection import GB10_BYTES_PER_S, GB10_TENSOR_FLOPS, LAUNCH_US, PROJECTED
+
 ARITHMETIC_RATIO = 2.18
-LAUNCH_US = 2.0
 # On the H200: a kernel that moves half of what memory allows is bound by it; one of so few microseconds a launch, by
 # the launch. What remains is bound by arithmetic.
 MEMORY_BOUND_SHARE = 0.5
 LATENCY_BOUND_US = 4.0
 NUM_LAYERS = 36
-PROJECTED = "projected, not measured"
 
 
 @dataclass(frozen=True, slots=True)

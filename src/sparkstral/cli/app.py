@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from sparkstral.cli import bench, bench_load, chat, connect, eval_demo, inspect, serve
+from sparkstral.cli import bench, bench_load, chat, connect, eval_demo, inspect, plan, serve
 from sparkstral.errors import ConfigError, SparkstralError
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ def _options(
 
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
+app.command("plan")(plan.plan)
 app.command("connect")(connect.connect)
 app.command("verify")(bench.verify)
 app.command("tune")(bench.tune)

@@ -42,4 +42,4 @@ def show_startup(client: EngineClient, *, quiet: bool = False) -> None:
 
 
 def _settled(status: EngineStatus) -> bool:
-    return status.phase in (EnginePhase.READY, EnginePhase.DEAD)
+    return status.phase in (EnginePhase.READY, EnginePhase.SHORT_OF_MEMORY, EnginePhase.STALLED, EnginePhase.DEAD)

@@ -12,8 +12,9 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from dataclasses import asdict
 from types import FrameType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 import uvicorn
@@ -224,10 +225,11 @@ def _announce(info: EngineInfo, config: ServerConfig, *, as_json: bool) -> None:
     host = "127.0.0.1" if config.host in ("0.0.0.0", "::") else config.host
     url = f"http://{f'[{host}]' if ':' in host else host}:{config.port}"
     if as_json:
-        print(
-            json.dumps({"url": url, "model": config.served_model_name, "max_model_len": info.max_model_len}),
-            flush=True,
-        )
+        ready: dict[str, Any] = {
+            "url": url, "model": config.served_model_name, "max_model_len": info.max_model_len,
+            "memory": None if info.memory is None else asdict(info.memory),
+        }  # fmt: skip
+        print(json.dumps(ready), flush=True)
         return
     body = json.dumps(
         {"model": config.served_model_name, "messages": [{"role": "user", "content": "Say hello."}]}

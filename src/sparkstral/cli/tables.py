@@ -122,6 +122,13 @@ def print_engine(document: Row) -> None:
         rows.append([row["name"], value, spread, work, share, *targets, coloured(row.get("met", row["verdict"]))])
     draw("engine", ("row", "median", "range", "work", "of bandwidth", "vLLM 0.23.0", "must", "aim", ""), rows, 1)
     print_faults(document["rows"])
+    if memory := document.get("memory"):
+        draw("memory at ready", ("part", "planned GiB", "found GiB", "difference", ""), map(_memory_row, memory), 1)
+
+
+def _memory_row(row: Row) -> list[str]:
+    sizes = ["-" if row[key] is None else f"{row[key] / 2**30:,.3f}" for key in ("planned_bytes", "actual_bytes")]
+    return [row["name"], *sizes, "-" if row["difference"] is None else f"{row['difference']:+.2%}", ""]
 
 
 def print_project(document: Row) -> None:

@@ -7,7 +7,6 @@ Every part knows only what it is given here.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from sparkstral.checkpoint.forms import Part
+from sparkstral.checkpoint.held import decoded_lines
 from sparkstral.checkpoint.load import load_planned
 from sparkstral.checkpoint.locate import locate_tokenizer
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.config import EngineConfig
-from sparkstral.engine.build_vision import build_encoder, vision_workspace, why_blind
+from sparkstral.engine.build_vision import build_encoder, why_blind
 from sparkstral.engine.core import EngineCore, Runner
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
@@ -31,13 +30,16 @@ from sparkstral.kernels.select import select_kernels
 from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
-from sparkstral.memory.lines import PlanLine
+from sparkstral.memory.ledger import draw_ledger, show_ledger
+from sparkstral.memory.lines import PassMemory, PlanLine
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory, host_memory
+from sparkstral.memory.vision_workspace import VisionWorkspace
 from sparkstral.memory.workspace import Workspace
 from sparkstral.model.config import LATENT_WIDTH
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.runner.block_copy import BlockCopier
+from sparkstral.runner.held import held_bytes, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
@@ -87,6 +89,7 @@ def build_engine(
         fast = FastParts(config, load_plan, kernels, device, dtype)
     memory_plan = plan_memory(config, load_plan, device, dtype, fast).require()
     logger.info("memory plan:\n%s", memory_plan.table())
+    before = taken_now(device)
     vocabulary = read_vocabulary(locate_tokenizer(config.model_path))
     grammar_tokenizer = build_grammar_tokenizer(vocabulary, model_config.vocab_size)
 
@@ -105,7 +108,7 @@ def build_engine(
 
     grammars = GrammarCompiler(partial(CompiledGrammar, grammar_tokenizer), wake=inbox.wake)
     cache = KvCacheManager(memory_plan.num_blocks, config.block_size_tokens)
-    vision = vision_workspace(model_config, dtype)
+    vision = VisionWorkspace.of(model_config, dtype.itemsize)
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
@@ -130,6 +133,7 @@ def build_engine(
             del weights  # the model has taken them over
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
             runner, latent_pool = fast_runner, fast_runner.latent_pool
+            measured = fast.measure(fast_runner)
         else:
             model = Mistral4(model_config, weights, device, dtype)
             encoder = build_encoder(model_config, weights.vision, device, dtype)
@@ -137,14 +141,18 @@ def build_engine(
             latent_pool = allocate_latent_pool(
                 model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype
             )
-            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled, encoder)
+            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled, encoder=encoder)
+            measured = held_bytes({"model": model, "encoder": encoder, "latent_pool": latent_pool})
         on_failure.pop_all()
+    ledger = draw_ledger(memory_plan.lines, measured, taken_now(device).used_bytes - before.used_bytes)
+    logger.info("memory taken:\n%s", show_ledger(ledger))
     info = EngineInfo(
         max_model_len=memory_plan.max_model_len,
         block_size_tokens=config.block_size_tokens,
         num_usable_blocks=cache.pool.num_usable,
         device=describe_device(device),
         dtype=str(dtype).removeprefix("torch."),
+        memory=ledger,
         reads_images=vision is not None,
         why_blind=why_blind(model_config, not config.reads_images),
     )
@@ -201,29 +209,23 @@ def plan_memory(
         dtype_bytes=dtype.itemsize,
         block_size_tokens=config.block_size_tokens,
     )
-    vision = vision_workspace(model_config, dtype)
-    of_vision = () if vision is None else vision.lines()
+    workspace: PassMemory
     if fast is not None:
-        held, of_kernels = (*fast.held_lines(), *of_vision), fast.workspace
-        asked = PlanRequest(held, of_kernels, layout, config.max_model_len, config.kv_memory_bytes)
-        return draw_plan(asked, available_memory(device))
-    num_parameters = sum(
-        math.prod(buffer.shape) * (2 if buffer.part is Part.PACKED else 1)
-        for buffer in load_plan.buffers
-        if buffer.part in (Part.WEIGHT, Part.PACKED)
-    )
-    weights = (
-        PlanLine("weights", num_parameters * dtype.itemsize, f"{num_parameters:,} parameters in {dtype}"),
-        PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
-        *of_vision,
-    )
-    workspace = Workspace(
-        model=model_config,
-        dtype_bytes=dtype.itemsize,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_num_seqs=config.max_num_seqs,
-    )
-    request = PlanRequest(weights, workspace, layout, config.max_model_len, config.kv_memory_bytes)
+        held, workspace = fast.held_lines(), fast.workspace
+    else:
+        held = (
+            *decoded_lines(model_config, dtype.itemsize, str(dtype).removeprefix("torch.")),
+            PlanLine("weights as stored", load_plan.weights_bytes, "from the headers; until they are decoded"),
+        )
+        workspace = Workspace(
+            model=model_config,
+            dtype_bytes=dtype.itemsize,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_seqs=config.max_num_seqs,
+        )
+    vision = VisionWorkspace.of(model_config, dtype.itemsize)
+    held += () if vision is None else (vision.line(),)
+    request = PlanRequest(held, workspace, layout, config.max_model_len, config.kv_memory_bytes)
     return draw_plan(request, available_memory(device))
 
 

@@ -7,14 +7,13 @@ were selected, since it imports Triton.
 from __future__ import annotations
 
 import logging
-import math
 import subprocess
 from collections.abc import Callable, Sequence
 
 import torch
 
-from sparkstral.checkpoint.forms import Form, Part
-from sparkstral.checkpoint.index import DTYPE_BYTES
+from sparkstral.checkpoint.forms import Form
+from sparkstral.checkpoint.held import held_lines
 from sparkstral.checkpoint.plan import LoadPlan
 from sparkstral.config import EngineConfig
 from sparkstral.engine.build_vision import build_encoder
@@ -23,15 +22,16 @@ from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.kernels.mla_decode.triton_kernel import MAX_REQUESTS
 from sparkstral.kernels.vision_attention import triton_kernel as vision_attention
 from sparkstral.memory.fast_workspace import FastWorkspace, KernelSizes
+from sparkstral.memory.holding import Holding
 from sparkstral.memory.lines import PlanLine
-from sparkstral.model.config import KV_LORA_RANK, QK_NOPE_HEAD_DIM, V_HEAD_DIM
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
 from sparkstral.model.fast_weights import NOT_STACKED
 from sparkstral.model.pixtral import Attend
 from sparkstral.model.weights import ModelWeights
 from sparkstral.runner.compile_worker import CompileSetup, start_workers
-from sparkstral.runner.decode_graphs import decode_sizes
+from sparkstral.runner.decode_sizes import decode_sizes
 from sparkstral.runner.fast_runner import FastRunner
+from sparkstral.runner.held import held_bytes, split_shared_expert, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.warm_up import ReportProgress, warm_up
 from sparkstral.runner.warm_up_steps import prompt_steps
@@ -65,7 +65,9 @@ class FastParts:
         self._kernels = kernels
         self._device = device
         self._dtype = dtype
+        self._holding = Holding()
         self._compilers: list[subprocess.Popen[bytes]] = []
+        self._beside_bytes = 0  # in use on the device before the first launch, and not PyTorch's
         self.workspace = FastWorkspace(
             model=load_plan.config,
             kernels=KernelSizes(kernels.decode.max_splits, kernels.moe.max_few, kernels.sampling.stretch),
@@ -76,22 +78,7 @@ class FastParts:
         )
 
     def held_lines(self) -> tuple[PlanLine, ...]:
-        """The weights: experts as stored, everything else in bfloat16."""
-        model = self._load_plan.config
-        converted = sum(
-            math.prod(buffer.shape) * (self._dtype.itemsize - DTYPE_BYTES[buffer.dtype])
-            for buffer in self._load_plan.buffers
-            if buffer.part is Part.WEIGHT
-        )
-        up_projections = model.num_attention_heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
-        return (
-            PlanLine("weights", self._load_plan.weights_bytes + converted, "experts as stored, the rest in bfloat16"),
-            PlanLine(
-                "w_uk, w_uv",
-                model.num_hidden_layers * up_projections * self._dtype.itemsize,
-                "kv_b_proj once more, cut for the absorbed form of attention",
-            ),
-        )
+        return held_lines(self._load_plan.config, self._load_plan.forms, self._holding, "headers")
 
     def limits(self, max_model_len: int) -> FastLimits:
         return FastLimits(
@@ -131,7 +118,9 @@ class FastParts:
             model_config.num_hidden_layers, num_blocks, self._config.block_size_tokens, device, self._dtype
         )
         encoder = build_encoder(model_config, weights.vision, device, self._dtype, self._vision_attention)
-        return FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, encoder)
+        runner = FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, encoder)
+        self._beside_bytes = taken_now(device).beside_bytes
+        return runner
 
     def _vision_attention(self, cu_seqlens: Sequence[int]) -> Attend:
         """Of a batch whose images begin and end at `cu_seqlens`."""
@@ -144,6 +133,16 @@ class FastParts:
         bounds = [pair.max_tokens for pair in self._kernels.moe.many]
         steps = prompt_steps(self.limits(max_model_len), self._config.block_size_tokens, bounds)
         warm_up(runner, steps, self._compilers, report)
+
+    def measure(self, runner: FastRunner) -> dict[str, int]:
+        """What is held at ready, by the names of the plan's lines. What PyTorch's allocator keeps beside tensors is for
+        activations, gaps included; what came outside of it since the first launch is modules and graphs."""
+        found = split_shared_expert(held_bytes({"runner": runner}), self._load_plan.config.n_routed_experts)
+        if self._device.type == "cuda":
+            now = taken_now(self._device)
+            found["activations"] = now.reserved_bytes - runner.graph_bytes - sum(found.values())
+            found["graphs"] = runner.graph_bytes + now.beside_bytes - self._beside_bytes
+        return found
 
     def close(self) -> None:
         for compiler in self._compilers:

@@ -1,4 +1,4 @@
-"""The parts of an engine that read images: what they need, hold and compute with.
+"""The parts of an engine that read images: what they hold and compute with.
 
 Owns the composition of encoder, projector and the memory of embeddings; build.py owns the order of all parts.
 """
@@ -8,20 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
 
 from sparkstral.memory.vision_workspace import VisionWorkspace
 from sparkstral.model.config import ModelConfig
-from sparkstral.model.pixtral import Attend, Grid, PixtralEncoder, plain_attention
-from sparkstral.model.projector import Projector
+from sparkstral.model.pixtral import Attend, PixtralEncoder, plain_attention
+from sparkstral.model.projector import ImageModel, Projector
 from sparkstral.model.weights import VisionWeights
 from sparkstral.runner.encoder_cache import EncoderCache
-
-
-def vision_workspace(config: ModelConfig, dtype: torch.dtype) -> VisionWorkspace | None:
-    if config.vision is None:
-        return None
-    return VisionWorkspace(config.vision, config.hidden_size, dtype.itemsize)
 
 
 def why_blind(config: ModelConfig, is_refused: bool) -> str:
@@ -41,15 +34,11 @@ def build_encoder(
     attention: Callable[[Sequence[int]], Attend] = plain_attention,
 ) -> EncoderCache | None:
     """None where there is nothing to read images with."""
-    workspace = vision_workspace(config, dtype)
-    if config.vision is None or weights is None or workspace is None:
+    workspace = VisionWorkspace.of(config, dtype.itemsize)
+    if workspace is None or weights is None:
         return None
-    encoder = PixtralEncoder(config.vision, weights, device, dtype, attention)
-    projector = Projector(weights, device, dtype)
-
-    def encode(patches: Tensor, grids: Sequence[Grid]) -> Tensor:
-        return projector.forward(encoder.forward(patches, grids), grids)
-
-    return EncoderCache(
-        encode, workspace.capacity, config.vision.max_image_tokens, config.hidden_size, device, dtype
+    model = ImageModel(
+        PixtralEncoder(workspace.vision, weights, device, dtype, attention), Projector(weights, device, dtype)
     )
+    largest = workspace.vision.max_image_tokens
+    return EncoderCache(model, workspace.capacity, largest, config.hidden_size, device, dtype)

@@ -19,6 +19,7 @@ from pathlib import Path
 import zmq
 
 from sparkstral import logs
+from sparkstral.engine.host_process import prefer_as_victim
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.lifecycle import live
 from sparkstral.engine.messages import FromEngine, Ready, Setup, decode_setup, decode_to_engine, encode
@@ -29,6 +30,7 @@ FLUSH_MS = 1_000  # for the last message; the parent reads at once if it is ther
 
 def main(setup: Setup) -> None:
     logs.configure(setup.log_style, setup.log_level)
+    prefer_as_victim()
     # Whoever signals the whole group means the server, which ends its engine in good order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

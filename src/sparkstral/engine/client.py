@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Protocol
 
-from sparkstral.types import EngineInfo, EngineStats, EngineStatus, GenerationRequest, TokenOutput
+from sparkstral.types import EngineInfo, EngineStats, EngineStatus, GenerationRequest, MemoryPressure, TokenOutput
 
 
 class EngineClient(Protocol):
@@ -45,6 +45,9 @@ class EngineClient(Protocol):
 
     def watch_steps(self, observer: Callable[[EngineStats], None]) -> None:
         """Call `observer` with the counts after every step, and now and then while there is none."""
+
+    def memory_pressure(self) -> MemoryPressure | None:
+        """How the host's memory stands, as it was seen last; None if nobody looks."""
 
     def phase_age_s(self) -> float:
         """Seconds since the phase of `status()` began."""

@@ -6,15 +6,17 @@ an engine is built. Runs in one thread, which alone touches requests, blocks and
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from sparkstral.engine.host_process import release_free_heap
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
-from sparkstral.engine.messages import Abort, FromEngine, Outputs, Shutdown, Submit
+from sparkstral.engine.messages import Abort, FromEngine, Outputs, ShrinkCaches, Shutdown, Submit
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.model_runner import DeviceError
 from sparkstral.scheduler.scheduler import Scheduler
@@ -78,6 +80,7 @@ class EngineCore:
         self._overlapping = runner if isinstance(runner, OverlappingRunner) else None
         self._submitted: _Submitted | None = None  # the step in flight, of an overlapping runner
         self._device_free_s = 0.0  # when it ended the last step that was collected
+        self._work_came_s = 0.0  # when there was work again after there was none
         self._outputs: list[TokenOutput] = []
         self._waiting_for_grammar: dict[str, tuple[GenerationRequest, Compilation]] = {}
         # Holding a grammar keeps it from being forgotten while its request may still be preempted and resumed.
@@ -103,12 +106,17 @@ class EngineCore:
                 wait_s = 0.0
             else:
                 wait_s = HEARTBEAT_S if next_poll_s is None else min(HEARTBEAT_S, next_poll_s)
-            for message in self._inbox.take(wait_s):
+            messages = self._inbox.take(wait_s)
+            if wait_s:
+                self._work_came_s = time.perf_counter()
+            for message in messages:
                 match message:
                     case Submit(request):
                         self._submit(request)
                     case Abort(request_id):
                         self._abort(request_id)
+                    case ShrinkCaches():
+                        self._shrink()
                     case Shutdown():
                         if self._persistence:
                             self._persistence.close()
@@ -165,6 +173,15 @@ class EngineCore:
         if output is not None:
             self._outputs.append(output)
 
+    def _shrink(self) -> None:
+        """What the host gets back is small: tables, grammars, free pieces of the heap. The pool itself stays, since
+        nothing is allocated on the device after the start."""
+        num_blocks = self._scheduler.forget_unused_blocks()
+        self._grammars.forget_unused()
+        gc.collect()
+        release_free_heap()
+        logger.warning("memory is short: %d cached blocks and unused grammars are forgotten", num_blocks)
+
     def _step(self) -> None:
         if self._overlapping is not None:
             self._overlapped_step(self._overlapping)
@@ -172,8 +189,7 @@ class EngineCore:
         step = self._scheduler.schedule()
         begin_s = time.perf_counter()
         result = self._guarded(step, lambda: self._runner.execute(step))
-        self._scheduler.took(step, time.perf_counter() - begin_s)
-        self._outputs.extend(self._scheduler.update(step, result or _failed(step)))
+        self._take_in(step, begin_s, result)
 
     def _overlapped_step(self, runner: OverlappingRunner) -> None:
         """Launch the step after the one in flight, then take in the latter's tokens."""
@@ -182,9 +198,13 @@ class EngineCore:
         self._submitted = None if ahead is None else self._submit_step(runner, ahead)
         step, pending = current.step, current.pending
         result = None if pending is None else self._guarded(step, lambda: runner.collect(pending))
+        self._take_in(step, current.begin_s, result)
+
+    def _take_in(self, step: SchedulerOutput, begin_s: float, result: ModelRunnerOutput | None) -> None:
+        """`step` is over, with this result, or none: it failed."""
         now_s = time.perf_counter()
-        self._scheduler.took(step, now_s - max(current.begin_s, self._device_free_s))
-        self._device_free_s = now_s
+        free_s, self._device_free_s = self._device_free_s, now_s
+        self._scheduler.took(step, now_s - max(begin_s, free_s), now_s - max(self._work_came_s, free_s))
         self._outputs.extend(self._scheduler.update(step, result or _failed(step)))
 
     def _submit_step(self, runner: OverlappingRunner, step: SchedulerOutput) -> _Submitted:

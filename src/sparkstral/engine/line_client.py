@@ -22,6 +22,7 @@ from sparkstral.types import (
     EngineStatus,
     Failure,
     GenerationRequest,
+    MemoryPressure,
     TokenOutput,
 )
 
@@ -112,6 +113,9 @@ class LineClient(ABC):
 
     def watch_steps(self, observer: Callable[[EngineStats], None]) -> None:
         self._step_observers.append(observer)
+
+    def memory_pressure(self) -> MemoryPressure | None:
+        return None
 
     def phase_age_s(self) -> float:
         return time.monotonic() - self._phase_began_s

@@ -41,6 +41,10 @@ class Abort(Message, frozen=True):
     request_id: str
 
 
+class ShrinkCaches(Message, frozen=True):
+    """Memory is short: give back what can be computed again."""
+
+
 class Shutdown(Message, frozen=True):
     """Leave the loop; what still runs is not finished."""
 
@@ -64,7 +68,7 @@ class Outputs(Message, frozen=True):
     stats: EngineStats
 
 
-ToEngine = Submit | Abort | Shutdown
+ToEngine = Submit | Abort | ShrinkCaches | Shutdown
 FromEngine = StatusChanged | Ready | Outputs
 
 _encoder = Encoder()

@@ -31,6 +31,7 @@ from sparkstral.engine.messages import (
     STOPPED,
     FromEngine,
     Setup,
+    ShrinkCaches,
     Shutdown,
     StatusChanged,
     ToEngine,
@@ -39,7 +40,8 @@ from sparkstral.engine.messages import (
     encode_setup,
 )
 from sparkstral.engine.supervision import DEFAULT_PATIENCE, Patience, Pulse, Restarts
-from sparkstral.types import EnginePhase, EngineStatus
+from sparkstral.memory.pressure import PressureGuard, Stage, host_guard
+from sparkstral.types import EnginePhase, EngineStatus, MemoryPressure
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ CHILD_MODULE = "sparkstral.engine.child"
 TICK_S = 0.5  # how often the engine's pulse is felt; twice a heartbeat, and nothing in CPU time
 STOP_TIMEOUT_S = 10.0  # on a CPU a step of a large prompt takes seconds; what takes longer is ended by force
 LAST_WORDS_S = 1.0  # at most, for why a child has ended: it was sent before, but this process may be busy
+END_TIMEOUT_S = 3.0  # when memory is short: what has not ended by then is ended by force
 LAST_TOKENS_S = 0.1  # for what a child that was ended by a signal had sent: it had no time to say why
 
 
@@ -63,7 +66,9 @@ class ProcessEngineClient(LineClient):
         log_style: Literal["text", "json"] = "text",
         log_level: str = "INFO",
         patience: Patience = DEFAULT_PATIENCE,
+        guard: PressureGuard | None = None,
     ) -> None:
+        """`guard` watches the host's memory; None: by /proc, where there is one."""
         super().__init__()
         self._config = config
         self._log_style = log_style
@@ -74,6 +79,7 @@ class ProcessEngineClient(LineClient):
         self._supervising: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
         self._pulse = Pulse(2 * TICK_S)
+        self._guard = guard or host_guard()
         self._last_words: EngineStatus | None = None  # of the child, or about it
         self._delay_s = 0.0  # before the next start
 
@@ -100,6 +106,9 @@ class ProcessEngineClient(LineClient):
     @property
     def process_id(self) -> int | None:
         return None if self._child is None else self._child.process_id
+
+    def memory_pressure(self) -> MemoryPressure | None:
+        return None if self._guard is None else self._guard.report()
 
     def _send(self, message: ToEngine) -> None:
         if self._child is not None:
@@ -165,7 +174,7 @@ class ProcessEngineClient(LineClient):
         """Watch the child until it is gone; why it went."""
         child = self._child
         assert child is not None  # it was spawned
-        watching = asyncio.create_task(self._watch_pulse(child))
+        watching = asyncio.create_task(self._watch(child))
         try:
             reason = await child.wait()
         finally:
@@ -173,13 +182,18 @@ class ProcessEngineClient(LineClient):
         self._child = None
         return self._last_words or EngineStatus(EnginePhase.DEAD, detail=reason)
 
-    async def _watch_pulse(self, child: EngineProcess) -> None:
+    async def _watch(self, child: EngineProcess) -> None:
+        """Its pulse and the host's memory, until one of them ends it."""
         patience = self._patience
         while True:
             await asyncio.sleep(TICK_S)
+            if self._guard is not None and not self._heed_memory(child, self._guard):
+                await asyncio.sleep(END_TIMEOUT_S)
+                child.kill()
+                return
             silent_s = self._pulse.tick(time.monotonic())
             phase = self._status.phase
-            is_up = phase in (EnginePhase.READY, EnginePhase.STALLED)
+            is_up = phase in (EnginePhase.READY, EnginePhase.SHORT_OF_MEMORY, EnginePhase.STALLED)
             if silent_s >= (patience.wedged_s if is_up else patience.silent_start_s):
                 where = f"after step {self._stats.step}" if is_up else f"while it was {phase}"
                 detail = f"The engine gave no sign of life for {silent_s:.0f} s {where}, and was ended."
@@ -187,10 +201,31 @@ class ProcessEngineClient(LineClient):
                 child.kill()
                 return
             if is_up and silent_s >= patience.stalled_s:
-                if phase is EnginePhase.READY:
+                if phase is not EnginePhase.STALLED:
                     logger.warning("no sign of life from the engine for %.0f s", silent_s)
                 detail = f"no sign of life for {silent_s:.0f} s; it is ended after {patience.wedged_s:g} s"
                 self._set_status(EngineStatus(EnginePhase.STALLED, detail=detail))
+
+
+    def _heed_memory(self, child: EngineProcess, guard: PressureGuard) -> bool:
+        """Do what the host's memory asks for; False if the engine is to end, which it was told."""
+        before, stage = guard.stage, guard.tick()
+        if stage is Stage.END:
+            logger.error("%s", guard.sentence())
+            self._last_words = self._last_words or EngineStatus(EnginePhase.DEAD, detail=guard.sentence())
+            if not child.send(Shutdown()):
+                child.kill()
+            return False
+        if stage > before:
+            logger.warning("memory is short on this host: %s", guard.report())
+            child.send(ShrinkCaches())
+        phase = self._status.phase
+        if stage >= Stage.REFUSE and phase is EnginePhase.READY:
+            self._set_status(EngineStatus(EnginePhase.SHORT_OF_MEMORY, 1.0, guard.sentence()))
+        elif stage < Stage.REFUSE and phase is EnginePhase.SHORT_OF_MEMORY:
+            logger.warning("memory is there again: requests are taken")
+            self._set_status(EngineStatus(EnginePhase.READY, 1.0))
+        return True
 
 
 class EngineProcess:

@@ -32,6 +32,7 @@ class KvLayout:
     latent_width: int
     dtype_bytes: int
     block_size_tokens: int
+    num_null_blocks: int = 1  # that no request gets; vLLM's sums, which the plan repeats for its fallback, have none
 
     @property
     def bytes_per_token(self) -> int:
@@ -43,4 +44,8 @@ class KvLayout:
 
     def pool_blocks_for(self, num_tokens: int) -> int:
         """Blocks of a pool in which one request of `num_tokens` fits: its own and the null block."""
-        return num_blocks_for(num_tokens, self.block_size_tokens) + 1
+        return num_blocks_for(num_tokens, self.block_size_tokens) + self.num_null_blocks
+
+    def capacity_tokens(self, num_blocks: int) -> int:
+        """Tokens that a pool of `num_blocks` holds for requests."""
+        return (num_blocks - self.num_null_blocks) * self.block_size_tokens

@@ -178,6 +178,15 @@ class KvCacheManager:
         self.tables.discard(table)
         self.num_releases += 1
 
+    def forget_unused(self) -> int:
+        """Empty the blocks that nobody holds; how many there were. No entry of the index lacks its parent then: who
+        holds a block holds those before it."""
+        block_ids = self.pool.kept_blocks()
+        for block_id in block_ids:
+            self.index.remove(block_id)
+            self.pool.empty(block_id)
+        return len(block_ids)
+
     def discard(self, table: BlockTable) -> None:
         """Give all blocks back and let nobody reuse them, nor what follows on them: their content is not
         trusted."""

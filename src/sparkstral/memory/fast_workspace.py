@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkstral.memory.lines import PlanLine
+from sparkstral.memory.vision_workspace import vision_batch_bytes
 from sparkstral.model.config import (
     KV_LORA_RANK,
     LATENT_WIDTH,
@@ -39,6 +40,10 @@ class KernelSizes:
     max_splits: int  # of a sequence, kernels/mla_decode
     max_few: int  # tokens, kernels/moe_experts
     sampling_stretch: int  # tokens of the vocabulary, kernels/sampling
+
+
+GB10_KERNELS = KernelSizes(max_splits=64, max_few=64, sampling_stretch=4096)
+"""Of the shipped configurations for CUDA capability 12.1; a test holds them equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,7 @@ class FastWorkspace:
                 "activations",
                 self.activation_bytes(),
                 f"bound for a step of {self.max_num_batched_tokens:,} tokens, and {self.max_num_seqs} rows of "
-                f"{self.model.vocab_size:,} logits",
+                f"{self.model.vocab_size:,} logits{', or an image' if self.model.vision else ''}",
             ),
             PlanLine(
                 "graphs",
@@ -136,4 +141,5 @@ class FastWorkspace:
         tokens = self.max_num_batched_tokens * (token * self.dtype_bytes + 4 * QK_ROPE_HEAD_DIM + 40)
         absorbed = self.max_num_seqs * heads * LATENT_WIDTH * self.dtype_bytes
         logits = self.max_num_seqs * model.vocab_size * (4 + self.dtype_bytes)
-        return (tokens + absorbed + 2 * logits) * 5 // 4 + 96 * MiB
+        images = vision_batch_bytes(model, self.dtype_bytes)
+        return max(tokens + absorbed + 2 * logits, images) * 5 // 4 + 96 * MiB

@@ -26,6 +26,26 @@ class AvailableMemory:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """The kernel's MemTotal and MemAvailable."""
+
+    total_bytes: int
+    available_bytes: int
+
+
+def read_host(proc: Path = PROC) -> HostMemory | None:
+    """None where the kernel does not tell."""
+    found: dict[str, int] = {}
+    for line in (_read(proc / "meminfo") or "").splitlines():
+        name, _, rest = line.partition(":")
+        if name in ("MemTotal", "MemAvailable"):
+            found[name] = int(rest.split()[0]) * 1024
+            if len(found) == 2:  # they stand among the first three lines
+                return HostMemory(found["MemTotal"], found["MemAvailable"])
+    return None
+
+
 def host_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> AvailableMemory:
     """The least of what the host has left and what each control group around this process still allows.
 
@@ -37,15 +57,12 @@ def host_memory(proc: Path = PROC, cgroup: Path = CGROUP) -> AvailableMemory:
 
 
 def _host(proc: Path) -> AvailableMemory:
-    path = proc / "meminfo"
-    text = _read(path)
-    for line in text.splitlines() if text is not None else ():
-        name, _, rest = line.partition(":")
-        if name == "MemAvailable":
-            return AvailableMemory(int(rest.split()[0]) * 1024, "MemAvailable")
-    raise MemoryPlanError(
-        f"{path} does not tell MemAvailable; Linux 3.14 or newer with /proc is needed to plan."
-    )
+    found = read_host(proc)
+    if found is None:
+        raise MemoryPlanError(
+            f"{proc / 'meminfo'} does not tell MemAvailable; Linux 3.14 or newer with /proc is needed to plan."
+        )
+    return AvailableMemory(found.available_bytes, "MemAvailable")
 
 
 def _control_groups(proc: Path, cgroup: Path) -> Iterator[AvailableMemory]:

@@ -1,6 +1,6 @@
 """Decode steps as CUDA graphs: for each number of requests one of the model's pass and one of the sampling.
 
-Owns the sizes, the capture and the batch that reads the step's buffers; must not know requests. The mask of a request
+Owns the capture and the batch that reads the step's buffers; must not know requests. The mask of a request
 with a grammar is made on the host while the model's graph runs, so the sampling is a graph of its own. Without a GPU
 the same calls run eagerly.
 """
@@ -14,17 +14,8 @@ import torch
 from torch import Tensor
 
 from sparkstral.model.fast_batch import AbsorbedGroup, FastBatch
+from sparkstral.runner.decode_sizes import decode_sizes
 from sparkstral.runner.step_buffers import StepBuffers
-
-EVERY_SIZE_TO = 16  # padding costs a row's experts: at 5 requests padded to 8 others lost half their speed
-SIZE_STEP = 8
-
-
-def decode_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """Every size to 16, then steps of 8, to the one that holds max_num_seqs."""
-    small = range(1, min(EVERY_SIZE_TO, max_num_seqs) + 1)
-    large = range(EVERY_SIZE_TO + SIZE_STEP, max_num_seqs + SIZE_STEP, SIZE_STEP)
-    return (*small, *(min(size, max_num_seqs) for size in large))
 
 
 class Forward(Protocol):

@@ -91,6 +91,7 @@ class FastRunner:
         self._decode_rows: list[str] = []  # who had which row in the last decode step
         self._last_rows: dict[str, int] = {}  # where the last step's token of each request is
         self._at_ready: dict[str, int] | None = None
+        self.graph_bytes = 0  # of PyTorch's allocator, for the graphs alone
 
     @property
     def device(self) -> torch.device:

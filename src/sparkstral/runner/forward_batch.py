@@ -23,8 +23,8 @@ def build_forward_batch(
     with_all_logits: Container[str] = (),
     encoder: EncoderCache | None = None,
 ) -> ForwardBatch:
-    """One request after the other, in the order of `scheduled`; logits for the last token of each that samples, and
-    for every token of the requests in `with_all_logits`."""
+    """One request after the other, in the order of `scheduled`; logits for the last token of each that samples and for
+    its drafts, and for every token of the requests in `with_all_logits`."""
     num_tokens = [len(request.token_ids) for request in scheduled]
     cu_seqlens_q = (0, *accumulate(num_tokens))
     width = max(len(request.block_ids) for request in scheduled)
@@ -44,7 +44,7 @@ def build_forward_batch(
         if request.request_id in with_all_logits:
             logits_rows += range(begin, end)
         elif request.samples:
-            logits_rows.append(end - 1)
+            logits_rows += range(end - 1 - request.num_drafts, end)
     return ForwardBatch(
         input_ids=torch.tensor(input_ids, dtype=torch.int64).to(device),
         positions=torch.from_numpy(positions).to(device),

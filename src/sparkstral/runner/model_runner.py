@@ -16,10 +16,19 @@ from sparkstral.errors import SparkstralError
 from sparkstral.model.forward_batch import ForwardBatch
 from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.forward_batch import build_forward_batch
-from sparkstral.runner.request_state import RequestStates, grammar_failure
+from sparkstral.runner.proposing import propose, tell_proposer
+from sparkstral.runner.request_state import (
+    RequestState,
+    RequestStates,
+    drafts_of,
+    grammar_failure,
+    sampling_rows,
+)
 from sparkstral.sampling.logprobs import logprobs_of
 from sparkstral.sampling.processors import History, process
 from sparkstral.sampling.sampler import SamplingRow, sample
+from sparkstral.speculative.proposer import Proposer, StepContext
+from sparkstral.speculative.rejection import accepted
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import (
     Failure,
@@ -49,6 +58,7 @@ class ModelRunner:
         latent_pool: Tensor,
         base_seed: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
+        proposer: Proposer | None = None,
         encoder: EncoderCache | None = None,
     ) -> None:
         """`latent_pool` is [num_layers, num_blocks, block_size, 320] on the model's device; for the others see
@@ -57,6 +67,7 @@ class ModelRunner:
         self._latent_pool = latent_pool
         self._block_size_tokens = latent_pool.shape[2]
         self._states = RequestStates(base_seed, compiled_grammar)
+        self._proposer = proposer
         self._encoder = encoder
 
     @torch.inference_mode()
@@ -64,6 +75,7 @@ class ModelRunner:
         """Carry out `step`. A row that fails is in the output's failures; raises `DeviceError` if the device
         is lost, and what the model raises otherwise (then no request's state has changed)."""
         failures = self._states.begin_step(step)
+        tell_proposer(self._proposer, step)
         if not step.scheduled:
             return ModelRunnerOutput({})
         explained = {request.request_id for request in step.scheduled if self._wants_prompt(request)}
@@ -75,9 +87,10 @@ class ModelRunner:
             )
             logits = self._model.forward(batch, self._latent_pool)
             prompt_logprobs, logits = self._explain_prompts(logits, step.scheduled, explained)
-            return self._sample(
+            result = self._sample(
                 logits, [request for request in step.scheduled if request.samples], failures, prompt_logprobs
             )
+            return propose(self._proposer, StepContext(step.scheduled, result.sampled), result)
         except torch.AcceleratorError as error:
             raise DeviceError(f"The device reports: {error}") from error
 
@@ -92,14 +105,15 @@ class ModelRunner:
     def _explain_prompts(
         self, logits: Tensor, scheduled: Sequence[ScheduledRequest], explained: Container[str]
     ) -> tuple[dict[str, tuple[TokenLogprob, ...]], Tensor]:
-        """logits [L, V] -> what they say of the prompts' next tokens, and the rows of the last tokens alone."""
+        """logits [L, V] -> what they say of the prompts' next tokens, and the rows that tokens are chosen from."""
         if not explained:
             return {}, logits
         told: dict[str, tuple[TokenLogprob, ...]] = {}
         kept: list[int] = []
         row = 0
         for request in scheduled:
-            num_rows = 1 if request.samples else 0
+            num_sampling = 1 + request.num_drafts if request.samples else 0
+            num_rows = num_sampling
             if request.request_id in explained:
                 num_rows = len(request.token_ids)
                 state = self._states[request.request_id]
@@ -108,8 +122,7 @@ class ModelRunner:
                 num_top = state.params.num_prompt_logprobs or 0
                 told[request.request_id] = logprobs_of(logits[row : row + len(next_ids)], next_ids, num_top)
             row += num_rows
-            if request.samples:
-                kept.append(row - 1)
+            kept += range(row - num_sampling, row)
         return told, logits[kept]
 
     def _sample(
@@ -119,45 +132,49 @@ class ModelRunner:
         failures: dict[str, Failure],
         prompt_logprobs: dict[str, tuple[TokenLogprob, ...]],
     ) -> ModelRunnerOutput:
-        """logits [L, V], a row for each of `requests`. Those in `failures` get no token; new ones are added."""
+        """logits [L, V], for each of `requests` a row, and one more for each of its drafts. Those in `failures` get no
+        token; new ones are added."""
         sampled: dict[str, tuple[int, ...]] = {}
         logprobs: dict[str, tuple[TokenLogprob, ...]] = {}
         rows: list[SamplingRow] = []
         histories: list[History] = []
         kept: list[int] = []
+        spans: list[tuple[ScheduledRequest, RequestState, int, int]] = []  # whose choices are which of `rows`
+        begin = 0
         # The masks are made while the device still computes: nothing has waited for the logits so far.
-        for i, request in enumerate(requests):
+        for request in requests:
+            first, begin = begin, begin + 1 + request.num_drafts
             if request.request_id in failures:
                 continue
             state = self._states[request.request_id]
             try:
-                bitmask = None if state.matcher is None else state.matcher.bitmask()
+                made = sampling_rows(state, drafts_of(request))
             except GrammarError as error:
                 failures[request.request_id] = grammar_failure(error)
                 continue
-            position = state.num_output_tokens
-            rows.append(SamplingRow(state.params.at(position), state.seed, position, bitmask))
-            histories.append(History(state.params, state.prompt_token_ids, state.output_token_ids))
-            kept.append(i)
+            spans.append((request, state, len(rows), len(rows) + len(made)))
+            kept += range(first, first + len(made))
+            for row, history in made:
+                rows.append(row)
+                histories.append(history)
         if not rows:
             return ModelRunnerOutput(sampled, failures, prompt_logprobs=prompt_logprobs)
-        if len(kept) != len(requests):
+        if len(kept) != len(logits):
             logits = logits[kept]
         results = sample(process(logits, histories), rows)
-        for row, (i, result) in enumerate(zip(kept, results, strict=True)):
-            request_id = requests[i].request_id
-            if isinstance(result, Failure):
-                failures[request_id] = result
+        for request, state, first, end in spans:
+            request_id = request.request_id
+            token_ids = accepted(drafts_of(request), results[first:end])
+            if isinstance(token_ids, Failure):
+                failures[request_id] = token_ids
                 continue
-            state = self._states[request_id]
-            state.num_output_tokens += 1
-            state.output_token_ids.append(result)
             if state.params.num_logprobs is not None:
-                logprobs[request_id] = logprobs_of(logits[row : row + 1], [result], state.params.num_logprobs)
+                logprobs[request_id] = logprobs_of(
+                    logits[first : first + len(token_ids)], token_ids, state.params.num_logprobs
+                )
             try:
-                if state.matcher is not None and result not in state.params.stop_token_ids:
-                    state.matcher.advance(result)
-                sampled[request_id] = (result,)
+                state.append(token_ids)
+                sampled[request_id] = token_ids
             except GrammarError as error:
                 failures[request_id] = grammar_failure(error)
         return ModelRunnerOutput(sampled, failures, logprobs, prompt_logprobs)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sparkstral.sampling.sampler import derive_seed
+from sparkstral.sampling.processors import History
+from sparkstral.sampling.sampler import SamplingRow, derive_seed
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError, GrammarMatcher
-from sparkstral.types import Failure, GrammarSpec, NewRequest, SamplingParams, SchedulerOutput
+from sparkstral.types import (
+    Failure,
+    GrammarSpec,
+    NewRequest,
+    SamplingParams,
+    ScheduledRequest,
+    SchedulerOutput,
+)
 
 
 @dataclass(slots=True)
@@ -18,6 +26,15 @@ class RequestState:
     matcher: GrammarMatcher | None
     prompt_token_ids: tuple[int, ...]  # where the parameters look at them, else nothing
     output_token_ids: list[int]  # that the host has seen
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        """Go on by sampled tokens. Raises `GrammarError` if the grammar does not allow them."""
+        self.num_output_tokens += len(token_ids)
+        self.output_token_ids += token_ids
+        if self.matcher is not None:
+            for token_id in token_ids:
+                if token_id not in self.params.stop_token_ids:
+                    self.matcher.advance(token_id)
 
 
 class RequestStates:
@@ -56,6 +73,23 @@ class RequestStates:
             seed = derive_seed(self._base_seed, request.request_id)
         output = list(request.output_token_ids)
         return RequestState(request.sampling, seed, len(output), matcher, request.prompt_token_ids, output)
+
+
+def drafts_of(request: ScheduledRequest) -> tuple[int, ...]:
+    return request.token_ids[len(request.token_ids) - request.num_drafts :]
+
+
+def sampling_rows(state: RequestState, drafts: Sequence[int]) -> list[tuple[SamplingRow, History]]:
+    """How the token behind each beginning of `drafts` is chosen, the empty one first: as if those drafts were tokens.
+    It ends before a draft that the grammar does not allow. Raises `GrammarError` if there is no way on at all."""
+    masks = None if state.matcher is None else state.matcher.along(drafts)
+    made = []
+    for i in range(len(drafts) + 1 if masks is None else len(masks)):
+        position = state.num_output_tokens + i
+        row = SamplingRow(state.params.at(position), state.seed, position, None if masks is None else masks[i])
+        output = [*state.output_token_ids, *drafts[:i]] if i else state.output_token_ids
+        made.append((row, History(state.params, state.prompt_token_ids, output)))
+    return made
 
 
 def grammar_failure(error: GrammarError) -> Failure:

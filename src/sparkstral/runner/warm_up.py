@@ -16,6 +16,7 @@ import torch
 
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.fast_runner import FastRunner
+from sparkstral.runner.held import taken_now
 from sparkstral.types import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from sparkstral.units import MiB, format_bytes
 
@@ -80,11 +81,13 @@ def warm_up(
             runner.graphs.run_eagerly(size)
     phase.step(total, total)
     phase = _Phase("capturing graphs", report, limit_s)
+    reserved_bytes = taken_now(runner.device).reserved_bytes
     for done, size in enumerate(sizes):
         phase.step(done, len(sizes))
         with torch.inference_mode():
             runner.graphs.capture(size)
     phase.step(len(sizes), len(sizes))
+    runner.graph_bytes = taken_now(runner.device).reserved_bytes - reserved_bytes
 
     def run_steps() -> None:
         if runner.encoder is not None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 
 from sparkstral.kv_cache.manager import BlockTable
+from sparkstral.speculative.controller import DraftRecord
 from sparkstral.types import FinishReason, GrammarSpec, ImageInput, SamplingParams, TokenLogprob
 
 
@@ -39,6 +41,8 @@ class Request:
     num_times_overtaken: int = 0
     num_releases_at_refusal: int = -1  # the cache's count when it last had no room for this request
     is_known_to_runner: bool = False
+    draft_token_ids: tuple[int, ...] = ()  # guesses of what follows `token_ids`
+    draft_record: DraftRecord = field(default_factory=DraftRecord)
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)  # entry i is of the prompt's token i + 1
     stop_token_ids: frozenset[int] = field(init=False)
 
@@ -55,11 +59,22 @@ class Request:
         return tuple(self.token_ids[self.num_prompt_tokens :])
 
     @property
-    def explained_prompt_token_ids(self) -> tuple[int, ...]:
-        """The prompt, where sampling or log probabilities look at it, else nothing."""
-        sampling = self.sampling
-        is_read = sampling.repetition_penalty != 1.0 or sampling.num_prompt_logprobs is not None
-        return tuple(self.token_ids[: self.num_prompt_tokens]) if is_read else ()
+    def prompt_is_read(self) -> bool:
+        """Whether sampling or log probabilities look at the prompt's tokens."""
+        return self.sampling.repetition_penalty != 1.0 or self.sampling.num_prompt_logprobs is not None
+
+    @property
+    def prompt_token_ids(self) -> tuple[int, ...]:
+        return tuple(self.token_ids[: self.num_prompt_tokens])
+
+    @property
+    def usable_drafts(self) -> tuple[int, ...]:
+        """The drafts that could lead further: up to a token that would end the request, and without the last token,
+        for the target says that itself."""
+        drafts = self.draft_token_ids[: self.max_total_tokens - len(self.token_ids) - 1]
+        if not self.stop_token_ids.isdisjoint(drafts):
+            drafts = tuple(takewhile(lambda token_id: token_id not in self.stop_token_ids, drafts))
+        return drafts
 
     def images_between(self, begin: int, end: int) -> tuple[ImageInput, ...]:
         """Those that tokens begin to end touch."""

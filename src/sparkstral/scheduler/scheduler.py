@@ -2,7 +2,7 @@
 
 Owns the life of every request from `add` to its one terminal output; must not know tensors, text or clocks.
 There is no prefill phase and no decode phase: in each step a request's num_computed_tokens catches up with
-its tokens.
+its tokens, and with drafts behind them, of which those that stand become tokens.
 
 Order of a call sequence: `schedule` and `update` alternate; between them `schedule_ahead` may plan the step
 after the one in flight, which `update` then takes in as the next. `add` and `abort` may come at any time, in
@@ -21,6 +21,7 @@ from sparkstral.kv_cache.layout import num_blocks_for
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.scheduler import policy
 from sparkstral.scheduler.budgets import SchedulerConfig, share_prefill
+from sparkstral.scheduler.drafting import Controller, Drafting
 from sparkstral.scheduler.encoder_cache import EncoderCache, image_refusal
 from sparkstral.scheduler.pacing import Pacer, lane_of
 from sparkstral.scheduler.request import Request, RequestStatus
@@ -36,6 +37,8 @@ from sparkstral.types import (
     SchedulerOutput,
     TokenOutput,
 )
+
+_Share = tuple[Request, int, tuple[int, ...]]  # tokens of a request in a step, and drafts behind them
 
 
 def _place(request: Request) -> int:
@@ -60,7 +63,10 @@ class Scheduler:
     """All requests of one engine. Raises ConfigError if the pool does not hold one request of
     max_model_len."""
 
-    def __init__(self, config: SchedulerConfig, cache: KvCacheManager) -> None:
+    def __init__(
+        self, config: SchedulerConfig, cache: KvCacheManager, controller: Controller | None = None
+    ) -> None:
+        """`controller` sets how many drafts are verified; without one there are none."""
         if cache.capacity_tokens < config.max_model_len:
             raise ConfigError(
                 f"The KV pool holds {cache.capacity_tokens:,} tokens and --max-model-len is "
@@ -84,6 +90,8 @@ class Scheduler:
         self._num_sick_requests = 0
         self._pacer = Pacer(config.max_slowdown)
         self._last_step_s = 0.0
+        self._drafting = Drafting(controller)
+        self._wall_s: float | None = None  # of the step that is about to be taken in
 
     @property
     def has_work(self) -> bool:
@@ -146,30 +154,34 @@ class Scheduler:
         rows: list[ScheduledRequest] = []
         in_flight: list[Request] = []
         new_requests: list[NewRequest] = []
-        for request, num_tokens in self._up_to_images(self._divide_budget()):
+        plan = self._up_to_images(self._divide_budget())
+        num_sampling = sum(request.num_remaining_tokens == num_tokens for request, num_tokens, _ in plan)
+        for request, num_tokens, drafts in plan:
             begin = request.num_computed_tokens
-            token_ids = request.token_ids
-            end = begin + num_tokens
+            samples = num_tokens == request.num_remaining_tokens
             rows.append(
                 ScheduledRequest(
                     request.request_id,
-                    tuple(token_ids[begin:end]),
+                    (*request.token_ids[begin : begin + num_tokens], *drafts),
                     begin,
                     request.table.as_tuple(),
-                    end == len(token_ids),
-                    request.images_between(begin, end) if request.images else (),
+                    samples,
+                    len(drafts),
+                    self._drafting.wanted(request, num_sampling) if samples else 0,
+                    request.images_between(begin, begin + num_tokens) if request.images else (),
                 )
             )
             in_flight.append(request)
             if not request.is_known_to_runner:
                 request.is_known_to_runner = True
+                reads_prompt = request.prompt_is_read or self._drafting.is_on
                 new_requests.append(
                     NewRequest(
                         request.request_id,
                         request.sampling,
                         request.grammar,
                         request.output_token_ids,
-                        request.explained_prompt_token_ids,
+                        request.prompt_token_ids if reads_prompt else (),
                     )
                 )
         return self._launch(rows, in_flight, new_requests)
@@ -179,7 +191,8 @@ class Scheduler:
         request that goes on, whatever it will be. A request that its token ends computes one token in vain.
 
         None where the next plan depends on what comes of this step, or on more than its lengths: a prompt that is not
-        through, a request that could be admitted, a grammar, or too few blocks; then `update` and `schedule` follow."""
+        through, a request that could be admitted, a grammar, drafts, or too few blocks; then `update` and `schedule`
+        follow."""
         if len(self._in_flight) != 1:
             return None
         if self._waiting and len(self._running) < self._config.max_num_seqs:
@@ -189,6 +202,9 @@ class Scheduler:
         if len(alive) != len(self._running) or not all(row.samples for row in flight.rows):
             return None
         if any(request.grammar is not None for request in alive):
+            return None
+        # How many drafts stand is not known before; and what is guessed to come twice from now may be verified then.
+        if any(row.num_drafts for row in flight.rows) or any(self._drafting.choose(alive, len(alive))):
             return None
         going_on = [request for request in self._running if len(request.token_ids) + 1 < request.max_total_tokens]
         block_size, cache = self._cache.block_size_tokens, self._cache
@@ -207,7 +223,12 @@ class Scheduler:
             cache.grow(request.table, len(request.token_ids))
             rows.append(
                 ScheduledRequest(
-                    request.request_id, (UNSEEN,), request.num_computed_tokens, request.table.as_tuple(), True
+                    request.request_id,
+                    (UNSEEN,),
+                    request.num_computed_tokens,
+                    request.table.as_tuple(),
+                    samples=True,
+                    num_wanted_drafts=self._drafting.wanted(request, len(going_on)),
                 )
             )
         return self._launch(rows, going_on, [], is_ahead=True)
@@ -239,6 +260,9 @@ class Scheduler:
         sampled, failures = result.sampled, result.failures
         if self._encoder is not None and output.images and failures:
             self._encoder.forget(output.images)
+        if self._wall_s is not None:
+            self._drafting.took(output, result, self._wall_s)
+            self._wall_s = None
         for request, row in zip(flight.requests, output.scheduled, strict=True):
             request_id = request.request_id
             if request.status is RequestStatus.FINISHED:
@@ -250,10 +274,8 @@ class Scheduler:
             if request_id in failures:
                 outputs.append(self._fail(request, failures[request_id]))
                 continue
-            num_computed_tokens = row.num_computed_tokens + len(row.token_ids)
-            request.num_computed_tokens = num_computed_tokens
-            if num_computed_tokens // cache.block_size_tokens > request.table.num_full_blocks:
-                cache.commit(request.table, request.token_ids, num_computed_tokens)
+            num_computed_tokens = row.num_computed_tokens + len(row.token_ids) - row.num_drafts
+            self._commit(request, num_computed_tokens)
             if request_id in result.prompt_logprobs:
                 request.prompt_logprobs[row.num_computed_tokens :] = result.prompt_logprobs[request_id]
             if not row.samples:
@@ -263,9 +285,14 @@ class Scheduler:
                 message = f"Step {output.step} gave no token for this request: a defect of the engine."
                 outputs.append(self._fail(request, Failure("internal", message)))
                 continue
+            if row.num_drafts:
+                self._drafting.verified(request, row.num_drafts, len(new_token_ids) - 1)
+            request.draft_token_ids = result.drafts.get(request_id, ())
             prompt_logprobs = request.take_prompt_logprobs()
             new_token_ids, finish_reason = request.append(new_token_ids)
             self._num_generated_tokens += len(new_token_ids)
+            if len(new_token_ids) > 1:  # the drafts that stand are tokens, and computed; the last new one is not
+                self._commit(request, num_computed_tokens + len(new_token_ids) - 1)
             if finish_reason is None:
                 token_output = TokenOutput(
                     request_id, new_token_ids, None, None, request.num_prompt_tokens, request.num_cached_tokens
@@ -279,18 +306,24 @@ class Scheduler:
             outputs.append(token_output)
         return outputs
 
-    def took(self, output: SchedulerOutput, seconds: float) -> None:
-        """How long the device was busy with a step: the next ones are planned by it."""
+    def took(self, output: SchedulerOutput, seconds: float, wall_s: float) -> None:
+        """How long the device was busy with a step, and how long after the one before it was over, or after work came:
+        the next ones are planned by it. `update` of this step follows."""
+        self._wall_s = wall_s
         num_decoding = num_prompt_tokens = context = 0
         for row in output.scheduled:
-            if row.samples and len(row.token_ids) == 1:
-                num_decoding += 1
+            if row.samples and len(row.token_ids) == 1 + row.num_drafts:
+                num_decoding += len(row.token_ids)
             else:
                 num_prompt_tokens += len(row.token_ids)
                 context = max(context, row.num_computed_tokens)
         if not output.images:  # what the encoder took tells nothing of tokens
             self._pacer.took(num_decoding, num_prompt_tokens, context, seconds)
         self._last_step_s = seconds
+
+    def forget_unused_blocks(self) -> int:
+        """Prefixes that no request holds are not found any more; how many blocks that were."""
+        return self._cache.forget_unused()
 
     def stats(self) -> EngineStats:
         return EngineStats(
@@ -305,6 +338,10 @@ class Scheduler:
             num_preemptions=self._num_preemptions,
             num_sick_requests=self._num_sick_requests,
             last_step_s=self._last_step_s,
+            num_draft_steps=self._drafting.num_steps,
+            num_drafts=self._drafting.num_drafts,
+            num_draft_tokens=self._drafting.num_draft_tokens,
+            num_accepted_tokens=self._drafting.num_accepted_tokens,
         )
 
     # ---- planning ------------------------------------------------------------------------------------------
@@ -333,6 +370,7 @@ class Scheduler:
         self._cache.release(request.table)
         request.status = RequestStatus.WAITING
         request.num_computed_tokens = 0
+        request.draft_token_ids = ()
         request.num_preemptions += 1
         request.is_known_to_runner = False
         self._num_preemptions += 1
@@ -380,32 +418,38 @@ class Scheduler:
             self._num_cached_prompt_tokens += num_skipped
         request.num_computed_tokens = num_computed_tokens
 
-    def _divide_budget(self) -> list[tuple[Request, int]]:
-        """How many tokens of which request this step computes."""
-        plan: list[tuple[Request, int]] = []
+    def _divide_budget(self) -> list[_Share]:
+        """How many tokens of which request this step computes, and which drafts behind them."""
+        decoding: list[Request] = []
         catching_up: list[Request] = []
         for request in self._running:
             if request.num_remaining_tokens == 1:
-                plan.append((request, 1))
+                decoding.append(request)
             else:
                 num_computed_tokens = self._cache.skip_cached(
                     request.table, request.token_ids, request.num_computed_tokens
                 )
                 self._skip_to(request, num_computed_tokens)
                 catching_up.append(request)
+        # A token of each request has its place before any draft.
+        chosen = self._drafting.choose(decoding, self._config.max_num_batched_tokens - len(self._running))
+        plan = [
+            (request, 1, drafts and self._with_room(request, drafts))
+            for request, drafts in zip(decoding, chosen, strict=True)
+        ]
         if not catching_up:
             return plan
-        num_decoding = len(plan)
+        num_decoding = sum(1 + len(drafts) for _, _, drafts in plan)
         if self._pacer.holds_back(num_decoding):
             catching_up = self._take_turns(catching_up)
         budget = self._pacer.prompt_tokens(
             num_decoding, _context(catching_up), self._config.max_num_batched_tokens - num_decoding
         )
         shares = share_prefill(budget, [request.num_remaining_tokens for request in catching_up])
-        plan += [(request, share) for request, share in zip(catching_up, shares, strict=True) if share]
+        plan += [(request, share, ()) for request, share in zip(catching_up, shares, strict=True) if share]
         return plan
 
-    def _up_to_images(self, plan: list[tuple[Request, int]]) -> list[tuple[Request, int]]:
+    def _up_to_images(self, plan: list[_Share]) -> list[_Share]:
         """The plan, cut where a request's next image can neither be held nor be encoded in this step. The first
         request that needs one always gets it, so that there is progress."""
         encoder = self._encoder
@@ -413,12 +457,25 @@ class Scheduler:
             return plan
         encoder.begin_step()
         cut = []
-        for request, num_tokens in plan:
+        for request, num_tokens, drafts in plan:
             begin = request.num_computed_tokens
             end = encoder.reach(request.images, begin, begin + num_tokens) if request.images else begin + num_tokens
             if end > begin:
-                cut.append((request, end - begin))
+                cut.append((request, end - begin, drafts if end == begin + num_tokens else ()))
         return cut
+
+    def _with_room(self, request: Request, drafts: tuple[int, ...]) -> tuple[int, ...]:
+        """The drafts that the request's blocks hold; blocks are taken for them only while there are enough for all."""
+        cache, num_tokens = self._cache, len(request.token_ids)
+        if cache.num_free_blocks > policy.num_reserved_blocks(self._running) + len(drafts):
+            cache.grow(request.table, num_tokens + len(drafts))
+        return drafts[: len(request.table.block_ids) * cache.block_size_tokens - num_tokens]
+
+    def _commit(self, request: Request, num_computed_tokens: int) -> None:
+        """The first `num_computed_tokens` of its tokens are in the cache."""
+        request.num_computed_tokens = num_computed_tokens
+        if num_computed_tokens // self._cache.block_size_tokens > request.table.num_full_blocks:
+            self._cache.commit(request.table, request.token_ids, num_computed_tokens)
 
     def _take_turns(self, catching_up: list[Request]) -> list[Request]:
         """Every other step is the oldest's; in the others those that need least come first, with such as have no

@@ -69,6 +69,10 @@ class GrammarCompiler:
         self._start_workers()
         return compilation
 
+    def forget_unused(self) -> None:
+        """Only what requests still use stays."""
+        self._recent.clear()
+
     def compiled(self, spec: GrammarSpec) -> CompiledGrammar:
         """The grammar of a request that was admitted with it."""
         return self._live[spec]

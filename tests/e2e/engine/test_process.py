@@ -119,6 +119,7 @@ def test_stop_returns_when_the_process_is_gone_and_its_folder_is_gone_long_befor
         assert list(tmp_path.iterdir()) == []  # both sides are connected: a killed server leaves nothing
         process_id = client.process_id
         assert process_id is not None
+        assert Path(f"/proc/{process_id}/oom_score_adj").read_text().strip() == "500"
         await client.stop()
         assert is_gone(process_id)
         assert list(tmp_path.iterdir()) == []

@@ -43,6 +43,11 @@ def test_every_row_comes_with_its_repeats(config: EngineConfig, tmp_path: Path) 
         assert len(row["runs"]) == TINY.repeats
         assert row["low"] <= row["value"] <= row["high"]
     assert all("must" not in row for row in written["rows"])  # targets are the full-size model's
+    memory = {row["name"]: row for row in written["memory"]}
+    assert list(memory) == ["weights", "KV", "workspace", "graphs"]
+    assert memory["weights"]["difference"] == memory["KV"]["difference"] == 0
+    assert memory["graphs"]["actual_bytes"] is None  # a CPU has none
+    assert written["memory_by_line"]["taken_bytes"] > 0
 
 
 def test_rows_can_be_chosen_and_time_can_run_out(config: EngineConfig, tmp_path: Path) -> None:

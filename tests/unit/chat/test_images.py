@@ -1,4 +1,4 @@
-"""Awkward images: size, layout and pixels are those of mistral-common, or a refusal names the field."""
+"""Awkward images: sizes, layout and pixel values are those of mistral-common, or the refusal names the field."""
 
 from __future__ import annotations
 

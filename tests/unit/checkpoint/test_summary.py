@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 from transformers import Mistral3Config, Mistral4Config, PixtralVisionConfig
 
+from sparkstral.checkpoint.facts import facts_of_load, released_model
 from sparkstral.checkpoint.forms import Form
+from sparkstral.checkpoint.held import held_lines
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.slots import TensorClass
 from sparkstral.checkpoint.summary import CheckpointSummary, summarize
+from sparkstral.memory.holding import Holding
 from tests.support.header_only import mistral_small_4_fp8_hf, mistral_small_4_nvfp4, write_header_only
 from tests.support.tiny_checkpoint import write_native
 from tests.unit.checkpoint.test_names_native import MISTRAL_SMALL_4, REAL_PARAMS
@@ -159,3 +162,13 @@ def test_summary_is_json(tmp_path: Path) -> None:
         "F8_E4M3": 2 * 4 * 3 * 64 * 32 // 16,
         "F32": 2 * 4 * 3 * 4,
     }
+
+
+def test_a_plan_without_headers_takes_the_release_for_what_it_is(nvfp4_plan: LoadPlan) -> None:
+    by_headers, by_params = facts_of_load(nvfp4_plan, "x"), released_model()
+    assert by_headers.forms == by_params.forms
+    assert by_headers.config == by_params.config
+    scales = next(line.num_bytes for line in by_headers.stored if line.name == "activation scales")
+    assert by_headers.stored_bytes - scales == by_params.stored_bytes
+    held = held_lines(nvfp4_plan.config, nvfp4_plan.forms, Holding(), "headers")
+    assert sum(line.num_bytes for line in held if line.name != "w_uk, w_uv") == nvfp4_plan.weights_bytes

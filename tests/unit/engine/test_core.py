@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparkstral.engine import core as core_module
-from sparkstral.engine.messages import Abort, Outputs, Shutdown, Submit
+from sparkstral.engine.messages import Abort, Outputs, ShrinkCaches, Shutdown, Submit
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.model_runner import DeviceError
 from sparkstral.structured import compiler
@@ -64,6 +64,16 @@ def test_a_shared_prefix_is_computed_once_and_changes_nothing():
     answer = engine.serve(request("second", [*prompt[:20], 3, 3]))["second"]
     assert engine.last("second").num_cached_tokens == 20
     assert answer == greedy_continuation([*prompt[:20], 3, 3], 8)
+
+
+def test_when_memory_is_short_nothing_is_found_in_the_cache_any_more():
+    prompt = list(range(1, 30))
+    engine = Engine()
+    engine.serve(request("first", prompt))
+    engine.put(ShrinkCaches())
+    answer = engine.serve(request("second", prompt))["second"]
+    assert engine.last("second").num_cached_tokens == 0
+    assert answer == greedy_continuation(prompt, 8)
 
 
 def test_an_abort_ends_the_request_and_frees_its_blocks():

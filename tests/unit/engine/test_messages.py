@@ -10,6 +10,7 @@ from sparkstral.engine.messages import (
     FromEngine,
     Outputs,
     Ready,
+    ShrinkCaches,
     Shutdown,
     StatusChanged,
     Submit,
@@ -27,6 +28,8 @@ from sparkstral.types import (
     FinishReason,
     GenerationRequest,
     GrammarSpec,
+    MemoryLedger,
+    MemoryLine,
     SamplingParams,
     TokenOutput,
 )
@@ -50,6 +53,7 @@ STATS = EngineStats(step=7, num_running=1, num_waiting=2, num_free_blocks=3, num
         Submit(GenerationRequest("r", (1, 2, 131_071), SAMPLING, GrammarSpec('start: "é"'), cache_salt="s")),
         Submit(GenerationRequest("r", (1,), SamplingParams(max_tokens=1, temperature=0, stop_token_ids=()))),
         Abort("r"),
+        ShrinkCaches(),
         Shutdown(),
     ],
 )
@@ -62,6 +66,7 @@ def test_messages_to_the_engine_round_trip(message: ToEngine):
     [
         StatusChanged(EngineStatus(EnginePhase.LOADING, 0.5, "reading")),
         Ready(EngineInfo(16_384, 64, 100, "cpu", "float32")),
+        Ready(EngineInfo(9, 4, 2, "cpu", "float32", MemoryLedger((MemoryLine("KV pool", 5, None),), 5, 7, -1))),
         Outputs((), STATS),
         Outputs(
             (

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from sparkstral.checkpoint.load import load
-from sparkstral.engine.build_vision import build_encoder, vision_workspace
-from sparkstral.memory.vision_workspace import VisionWorkspace
+from sparkstral.engine.build_vision import build_encoder
+from sparkstral.memory.vision_workspace import VisionWorkspace, vision_batch_bytes
 from sparkstral.model.config import VisionConfig
 from tests.support.tiny_checkpoint import TINY, native_tensors, write_native
 
@@ -39,18 +39,16 @@ class Peak(TorchDispatchMode):
 def test_the_bound_of_a_batch_holds(tmp_path) -> None:
     write_native(tmp_path, TINY, tensors=native_tensors(TINY, with_vision=True), with_vision=True)
     config, weights = load(tmp_path)
-    workspace = vision_workspace(config, torch.float32)
+    bound = vision_batch_bytes(config, 4)
     encoder = build_encoder(config, weights.vision, torch.device("cpu"), torch.float32)
-    assert workspace is not None
     assert encoder is not None
     gc.collect()
     with Peak() as peak:
         encoder.encode_largest()
-    bound = workspace.lines()[0].num_bytes
     assert 0.3 * bound < peak.peak < bound
 
 
 def test_the_real_models_share_of_the_plan() -> None:
-    batch, kept = VisionWorkspace(REAL, 4096, 2).lines()
-    assert kept.num_bytes == 12_100 * 4096 * 2
-    assert 0.3 * 2**30 < batch.num_bytes < 2**30
+    workspace = VisionWorkspace(REAL, 4096, 2)
+    assert workspace.line().num_bytes == 12_100 * 4096 * 2
+    assert 0.3 * 2**30 < workspace.batch_bytes() < 2**30

@@ -230,7 +230,7 @@ def test_a_single_token_of_an_image_is_not_decoded_by_a_graph():
     token_ids, images = prompt_of(1, random_image(0, 1, 2), 5)
     for position, token_id in enumerate(token_ids):
         touched = images if images[0].offset <= position < images[0].end else ()
-        row = ScheduledRequest("r", (token_id,), position, block_ids(0), position == 4, touched)
+        row = ScheduledRequest("r", (token_id,), position, block_ids(0), position == 4, images=touched)
         new = (NewRequest("r", GREEDY, None, ()),) if position == 0 else ()
         runner.execute(SchedulerOutput(position, (row,), new, images=images if position == 1 else ()))
     assert seen[1:4] == [[[2.5]], [[3.5]], []]

@@ -33,6 +33,10 @@ class FakeMatcher:
         mask[token // 32] |= 1 << token % 32
         return mask
 
+    def along(self, token_ids: Sequence[int]):
+        assert not token_ids
+        return [self.bitmask()]
+
     def advance(self, token_id: int) -> None:
         assert token_id == ALPHABET[self.num_seen]
         self.num_seen += 1

@@ -7,7 +7,7 @@ reads comes through the block table. A wrong block, a stale one or a skipped tok
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from types import MappingProxyType
@@ -16,7 +16,9 @@ from sparkstral.kv_cache.invariants import check
 from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.kv_cache.prefix_index import Digest, digest_256
 from sparkstral.scheduler.budgets import SchedulerConfig
+from sparkstral.scheduler.drafting import Controller
 from sparkstral.scheduler.scheduler import Scheduler
+from sparkstral.speculative.rejection import accepted
 from sparkstral.types import (
     UNSEEN,
     Failure,
@@ -54,6 +56,15 @@ def uninterrupted(request: GenerationRequest, max_model_len: int) -> tuple[int, 
             return tuple(output)
 
 
+def good_guess(history: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """What comes next, as long as the history's length is no multiple of 5; then something else."""
+    guesses: list[int] = []
+    for _ in range(count):
+        token = next_token((*history, *guesses))
+        guesses.append(token if (len(history) + len(guesses)) % 5 else (token + 1) % VOCAB_SIZE)
+    return tuple(guesses)
+
+
 def make_request(
     request_id: str,
     prompt: Iterable[int],
@@ -81,13 +92,15 @@ class FakeEngine:
     known_to_runner: dict[str, tuple[int, ...]] = field(default_factory=dict)
     salts: dict[str, str] = field(default_factory=dict)
     ends: list[str] = field(default_factory=list)
+    controller: Controller | None = None
+    guess: Callable[[tuple[int, ...], int], tuple[int, ...]] = lambda history, count: ()
 
     def __post_init__(self) -> None:
         self.cache = KvCacheManager(self.num_blocks, self.block_size_tokens, self.digest)
         config = SchedulerConfig(
             self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len, VOCAB_SIZE
         )
-        self.scheduler = Scheduler(config, self.cache)
+        self.scheduler = Scheduler(config, self.cache, self.controller)
         self.slots: list[tuple[str, int] | None] = [None] * (self.num_blocks * self.block_size_tokens)
         self.num_computed_by_step: list[dict[str, int]] = []
         self.last_sampled: Mapping[str, tuple[int, ...]] = {}
@@ -154,18 +167,27 @@ class FakeEngine:
                 elif token_id == UNSEEN:
                     (token_id,) = self.last_sampled[row.request_id]
                 self.slots[slot] = (self.salts[row.request_id], token_id)
-        sampled = {}
+        sampled: dict[str, tuple[int, ...]] = {}
+        drafts: dict[str, tuple[int, ...]] = {}
         failures = dict(failures)
         for row in plan.scheduled:
             if row.samples and row.request_id not in failures and row.request_id not in in_vain:
                 history = self._history(row)
-                if SILENT_POISON in history:
-                    failures[row.request_id] = NAN
+                known = history[: len(history) - row.num_drafts]
+                guessed = row.token_ids[len(row.token_ids) - row.num_drafts :]
+                # A sick row finds it out where its own tokens are read back; drafts were not sick when they were made.
+                choices: list[int | Failure] = [NAN] if SILENT_POISON in known else [
+                    next_token((*known, *guessed[:i])) for i in range(row.num_drafts + 1)
+                ]
+                taken = accepted(guessed, choices)
+                if isinstance(taken, Failure):
+                    failures[row.request_id] = taken
                 else:
-                    sampled[row.request_id] = (next_token(history),)
+                    sampled[row.request_id] = taken
+                    drafts[row.request_id] = self.guess((*known, *taken), row.num_wanted_drafts)
         self.num_computed_by_step.append({row.request_id: len(row.token_ids) for row in plan.scheduled})
         self.last_sampled = sampled
-        return ModelRunnerOutput(sampled, failures)
+        return ModelRunnerOutput(sampled, failures, drafts=drafts)
 
     def _history(self, row: ScheduledRequest) -> tuple[int, ...]:
         """What a kernel reads through the row's block table."""

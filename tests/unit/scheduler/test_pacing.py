@@ -113,7 +113,7 @@ def test_the_scheduler_keeps_the_pace():
         if len(engine.num_computed_by_step) > 2:
             assert any(row.request_id == "chat" for row in plan.scheduled), "an answer waits"
             slowest = max(slowest, seconds)
-        engine.scheduler.took(plan, seconds)
+        engine.scheduler.took(plan, seconds, seconds)
     assert slowest < 3 * 0.011
 
 
@@ -128,7 +128,7 @@ def test_a_short_prompt_does_not_pay_for_the_context_of_a_long_one() -> None:
         plan = engine.step()
         prompts = [row for row in plan.scheduled if row.request_id != "chat"]
         seconds = 0.02 + sum(len(row.token_ids) * (4e-4 + 4e-5 * row.num_computed_tokens) for row in prompts)
-        engine.scheduler.took(plan, seconds)
+        engine.scheduler.took(plan, seconds, seconds)
         return seconds
 
     while engine.num_computed_tokens("long") < 600:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparkstral.bench.model_work import distinct_experts, prefill_flops, step_bytes
 from sparkstral.model.config import ModelConfig
+from sparkstral.model.work import distinct_experts, prefill_flops, step_bytes
 
 REAL = ModelConfig(4096, 36, 131072, 32, 1024, 128, 2048, 1e-6, 1e4, 128.0, 32.0, 1.0, 8192, 0.1, 8192, 1048576)
 

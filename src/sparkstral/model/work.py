@@ -1,6 +1,7 @@
 """What a step of the model must move and compute, from its constants alone: floors, and shares of bandwidth.
 
-Source: docs/model.md, budgets. Weights as stored: experts NVFP4, the rest bfloat16; routing taken as uniform.
+Source: docs/model.md, budgets. Weights as stored: experts NVFP4, the rest bfloat16; routing taken as uniform. Must not
+know tensors: the plan reads it too.
 """
 
 from __future__ import annotations
@@ -41,14 +42,26 @@ def distinct_experts(config: ModelConfig, num_tokens: int) -> float:
     return float(experts * (1 - (1 - NUM_EXPERTS_PER_TOK / experts) ** num_tokens))
 
 
-def step_bytes(config: ModelConfig, num_tokens: int, context_tokens: int) -> float:
-    """Read by one decode step of `num_tokens` requests with `context_tokens` in the cache in all."""
+def step_bytes(
+    config: ModelConfig,
+    num_tokens: int,
+    context_tokens: int,
+    *,
+    dense_bytes: int = BF16_BYTES,
+    kv_bytes_per_token: int | None = None,
+) -> float:
+    """Read by one decode step of `num_tokens` requests with `context_tokens` in the cache in all. `dense_bytes` is of a
+    weight of attention and head, `kv_bytes_per_token` of all layers; None: latents in bfloat16."""
+    layers = config.num_hidden_layers
+    if kv_bytes_per_token is None:
+        kv_bytes_per_token = layers * LATENT_WIDTH * BF16_BYTES
     layer = (
-        BF16_BYTES * (attention_parameters(config) + config.n_routed_experts * config.hidden_size)
+        dense_bytes * attention_parameters(config)
+        + BF16_BYTES * config.n_routed_experts * config.hidden_size
         + NVFP4_BYTES * expert_parameters(config) * (1 + distinct_experts(config, num_tokens))
-        + BF16_BYTES * LATENT_WIDTH * context_tokens
     )
-    return config.num_hidden_layers * layer + BF16_BYTES * config.vocab_size * config.hidden_size
+    head = dense_bytes * config.vocab_size * config.hidden_size
+    return layers * layer + head + kv_bytes_per_token * context_tokens
 
 
 def prefill_flops(config: ModelConfig, num_tokens: int) -> float:
