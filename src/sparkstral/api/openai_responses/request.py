@@ -11,6 +11,7 @@ import binascii
 from collections.abc import Iterator, Sequence
 
 from sparkstral.api.efforts import EFFORTS
+from sparkstral.api.images import image_from_url, refuse_file_id
 from sparkstral.api.openai_responses.schema import (
     FunctionCallItem,
     FunctionCallOutputItem,
@@ -25,11 +26,14 @@ from sparkstral.api.openai_responses.schema import (
     ResponsesRequest,
     SchemaFormat,
 )
+from sparkstral.api.openai_responses.schema import ImagePart as WireImagePart
 from sparkstral.api.openai_responses.schema import Part as WirePart
+from sparkstral.api.openai_responses.schema import TextPart as WireTextPart
 from sparkstral.errors import RequestError
 from sparkstral.types import (
     ChatMessage,
     ChatRequest,
+    ImagePart,
     Part,
     ResponseFormat,
     SamplingChoice,
@@ -109,7 +113,7 @@ def to_messages(wire: ResponsesRequest) -> list[ChatMessage]:
 
 def _said(item: ReasoningItem | MessageItem, place: str) -> list[Part]:
     if isinstance(item, MessageItem):
-        return [TextPart(text)] if (text := _text(item.content, f"{place}.content")) else []
+        return list(_parts(item.content, f"{place}.content"))
     told = item.content or item.summary or ()
     thought = "".join(part.text for part in told) or decode_reasoning(item.encrypted_content or "")
     return [ThinkPart(thought)] if thought else []
@@ -117,24 +121,42 @@ def _said(item: ReasoningItem | MessageItem, place: str) -> list[Part]:
 
 def _heard(item: Item, place: str) -> ChatMessage:
     if isinstance(item, FunctionCallOutputItem):
-        return ChatMessage("tool", (TextPart(_text(item.output, f"{place}.output")),), tool_call_id=item.call_id)
+        return ChatMessage("tool", _parts(item.output, f"{place}.output"), tool_call_id=item.call_id)
     assert isinstance(item, MessageItem)  # the others are the assistant's
-    text = _text(item.content, f"{place}.content")
-    return ChatMessage("user" if item.role == "user" else "system", (TextPart(text),) if text else ())
+    return ChatMessage("user" if item.role == "user" else "system", _parts(item.content, f"{place}.content"))
 
 
-def _text(content: str | list[WirePart], place: str) -> str:
+def _parts(content: str | list[WirePart], place: str) -> tuple[Part, ...]:
     if isinstance(content, str):
-        return content
-    texts = []
-    for i, part in enumerate(content):
-        if isinstance(part, MediaPart):
+        return (TextPart(content),) if content else ()
+    parts: list[Part] = []
+    for i, wire in enumerate(content):
+        part = _part(wire, f"{place}[{i}]")
+        last = parts[-1] if parts else None
+        if isinstance(part, TextPart) and isinstance(last, TextPart):  # a text may come in several pieces
+            parts[-1] = TextPart(last.text + part.text)
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
+def _part(part: WirePart, place: str) -> TextPart | ImagePart:
+    match part:
+        case MediaPart():
             raise RequestError(
-                f"`{place}[{i}]` is a part of type {part.type}; this server reads text alone. Leave it out.",
-                f"{place}[{i}]",
+                f"`{place}` is a part of type {part.type}; this server reads text and images. Leave it out.", place
             )
-        texts.append(part.refusal if isinstance(part, RefusalPart) else part.text)
-    return "".join(texts)
+        case WireImagePart(image_url=None):
+            if part.file_id is not None:
+                raise refuse_file_id(place)
+            raise RequestError(f"`{place}.image_url` is required.", f"{place}.image_url")
+        case WireImagePart(image_url=str(url)):
+            return image_from_url(url, place)
+        case RefusalPart():
+            return TextPart(part.refusal)
+        case WireTextPart():
+            return TextPart(part.text)
+    raise TypeError(f"{type(part).__name__} is no part")
 
 
 def encode_reasoning(text: str) -> str:
