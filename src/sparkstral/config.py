@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkstral.errors import ConfigError
+from sparkstral.types import Precision
 
 DEFAULT_HOST = "127.0.0.1"  # nobody else on the network is served unless it is asked for
 DEFAULT_PORT = 8002  # the port of the recipe that users come from
@@ -16,6 +17,7 @@ DEFAULT_REQUEST_TIMEOUT_S = 3600.0  # 100,000 tokens at the speed of one client:
 DEFAULT_MAX_IMAGES = 32  # of a request; each of the largest is 3,080 tokens, and 28 MB on its way to the engine
 DEFAULT_MAX_NUM_SEQS = 32  # more at once share the memory bus without gain: the experts read grow with them
 DEFAULT_MAX_NUM_BATCHED_TOKENS = 2048  # a chunk of a prompt short enough that running answers go on meanwhile
+MAX_DRAFT_TOKENS = 7  # with the token before them eight queries: what the attention of a decode step is made for
 DEFAULT_BLOCK_SIZE_TOKENS = 64  # small enough to waste little, large enough for few table entries at 262,144 tokens
 DEFAULT_MAX_SLOWDOWN = 3.0  # what readers of a stream bear while somebody else's long prompt is read
 
@@ -35,9 +37,18 @@ class EngineConfig:
     kv_dir: Path | None = None  # where cached prefixes outlive the engine; None: nowhere
     kv_dir_bytes: int = 64 << 30  # of it for this model: 2.9 million tokens of the full one
     seed: int = 0  # the base from which requests without a seed draw theirs
+    # FP8 is less exact, so it is asked for; `sparkstral eval precision` says what it costs a model.
+    dense: Precision = "bf16"  # of the attention's projections and the output head; fp8: made of them at load
+    kv: Precision = "bf16"  # of the cached latents; fp8: a token takes 0.6 of the memory
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     reads_images: bool = True  # False leaves the vision encoder's weights in the file
+    # Guesses of the next tokens, verified together; answers do not change. auto: eagle where there is a draft head,
+    # else prompt-lookup, which needs no weights; either does nothing for as long as plain steps are faster.
+    speculative: Literal["auto", "eagle", "prompt-lookup", "off"] = "auto"
+    draft_model_path: Path | None = None  # a folder with a draft head; None: the folder eagle/ in the checkpoint's
+    max_draft_tokens: int = MAX_DRAFT_TOKENS  # of a request in a step; how many is decided step by step
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
+    port: int | None = None  # of the server in front of it, told to who finds the device taken
 
     def __post_init__(self) -> None:
         if self.max_num_seqs < 1:
@@ -52,6 +63,15 @@ class EngineConfig:
             raise ConfigError(
                 f"--max-slowdown is {self.max_slowdown:g}; prompts need room beside answers: it must be at least 2, "
                 "or 0 for no limit."
+            )
+        if not 1 <= self.max_draft_tokens <= MAX_DRAFT_TOKENS:
+            raise ConfigError(
+                f"--max-draft-tokens is {self.max_draft_tokens}; it must be 1 to {MAX_DRAFT_TOKENS}. To draft nothing, "
+                "use --speculative off."
+            )
+        if self.draft_model_path is not None and self.speculative in ("prompt-lookup", "off"):
+            raise ConfigError(
+                f"--draft-model is of no use with --speculative {self.speculative}. Leave one of the two out."
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"--max-model-len is {self.max_model_len}; it must be at least 2.")

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+Precision = Literal["bf16", "fp8"]  # in which numbers the engine holds what it could hold in either
+
 # --------------------------------------------------------------------------------------------------------------
 # Tokens: what serving hands to the engine, and what comes back
 # --------------------------------------------------------------------------------------------------------------
@@ -22,6 +24,10 @@ class FinishReason(StrEnum):
     STOP = "stop"  # the model closed its turn, or a stop string was met
     LENGTH = "length"  # max_tokens or the context was reached
     ABORTED = "aborted"  # the client left or serving had enough (stop string)
+
+
+MAX_BIASED_TOKENS = 1024  # of a request, as OpenAI has it
+MAX_TOP_LOGPROBS = 20  # as OpenAI has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +307,8 @@ class EngineInfo:
     memory: MemoryLedger | None = None
     reads_images: bool = False
     why_blind: str = ""  # what a client is told who sends an image all the same
+    speculative: str = "off"  # who drafts: eagle, prompt-lookup, or off
+    max_draft_tokens: int = 0  # of a request in a step
 
 
 @dataclass(frozen=True, slots=True)

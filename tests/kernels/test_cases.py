@@ -88,6 +88,7 @@ def one_row_off(function: Callable[..., Any]) -> Callable[..., Any]:
 PERTURBED = [
     (embedding.embed_kernel, "embed", one_row_off, "embed: 3 tokens"),
     (dense.linear_kernel, "bf16_linear", scaled, "bf16_linear: a, 3 tokens"),
+    (dense.fp8_kernel, "fp8_linear", scaled, "fp8_linear: a, 3 tokens"),
     (dense.rms_norm_kernel, "add_rms_norm", scaled, "rms_norm: after o, 2 tokens"),
     (dense.latent_write_kernel, "write_latents", scaled, "latent_write: 2 tokens"),
     (dense.decode_kernel, "absorb", scaled, "mla_decode: absorb, 2 tokens"),
@@ -96,6 +97,8 @@ PERTURBED = [
     (attention.prefill_kernel, "mla_prefill", scaled, "mla_prefill: 20 of 150"),
     (vision.vision_kernel, "vision_attention", scaled, "vision_attention: 3 images"),
     (draws.sampling_kernel, "sample", other_tokens, "sampling: all kinds"),
+    (draws.penalties_kernel, "change_logits", scaled, "penalties: 3 rows"),
+    (draws.token_logprobs_kernel, "token_logprobs", lambda f: lambda *a, **o: f(*a, **o) + 1, "token_logprobs: 3 rows"),
     (experts.linear_kernel, "nvfp4_linear", scaled, "nvfp4_linear: 64 x 64, 1 tokens"),
     (experts.linear_kernel, "reorder_", lambda f: lambda x: f(x) + 1, "nvfp4_linear: reorder"),
     (experts.triton_kernel, "moe_block", lambda f: in_place(f, lambda *a: a[6]), "moe_experts: block, 5 tokens"),

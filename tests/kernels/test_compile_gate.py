@@ -48,6 +48,7 @@ from sparkstral.model.config import ModelConfig
 from sparkstral.model.fast_batch import AbsorbedGroup, ExpandedGroup, FastBatch
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
 from sparkstral.model.weights import *
+from sparkstral.runner.latent_pool import allocate_latent_pool
 
 meta = torch.device("meta")
 
@@ -85,13 +86,15 @@ def absorbed(requests):
     return AbsorbedGroup(slice(0, requests), ints(requests, 500), ints(requests + 1), ints(requests), 1)
 
 
-def launch_all(kernels):
-    model = FastMistral4(config, weights, kernels, FastLimits(32, 32768, 32768, 2048, 2048), meta, torch.bfloat16)
+def launch_all(kernels, held):
+    limits = FastLimits(32, 32768, 32768, 2048, 2048)
+    model = FastMistral4(config, weights, kernels, limits, meta, torch.bfloat16, held)
+    pool = allocate_latent_pool(1, 100, 64, meta, torch.bfloat16, held)
 
     def forward(tokens, groups, expanded, rows):
         ids, places = (ints(tokens, dtype=torch.int64) for _ in range(2))
         batch = FastBatch(ids, ints(tokens), ints(32, dtype=torch.int64), places, places, groups, expanded, rows)
-        model.forward(batch, empty(1, 100, 64, 320))
+        model.forward(batch, pool)
 
     for requests in (1, 2, 3, 4, 5, 8, 9, 16, 17, 24, 32):
         forward(requests, (absorbed(requests),), None, None)
@@ -116,7 +119,8 @@ for capability in (90, 121):
     for _, spec in specs:
         spec.function.device_caches.clear()
     with pack.recorded(runs=False) as launches:
-        launch_all(KernelConfigs.shipped(divmod(capability, 10)))
+        for held in ("bf16", "fp8"):
+            launch_all(KernelConfigs.shipped(divmod(capability, 10)), held)
     found |= {
         f"{capability} {launch.function} {launch.constants} {launch.types}"
         for launch in launches
@@ -127,7 +131,8 @@ print(json.dumps(sorted(found)))
 
 
 def test_what_the_model_launches_is_what_is_shipped() -> None:
-    """At every batch size of a decode step, and with prompts of several lengths: a pack leaves nothing to compile."""
+    """At every batch size of a decode step, and with prompts of several lengths, all in bfloat16 and all in FP8: a pack
+    leaves nothing to compile."""
     done = run("-c", MODEL)
     assert done.returncode == 0, done.stderr[-4000:]
     assert json.loads(done.stdout) == []

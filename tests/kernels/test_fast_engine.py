@@ -15,22 +15,30 @@ from sparkstral.engine import build, build_fast
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import FromEngine, Outputs, Shutdown, Submit
 from sparkstral.errors import ConfigError
-from sparkstral.types import EnginePhase, GenerationRequest, SamplingParams
+from sparkstral.types import EnginePhase, GenerationRequest, SamplingParams, TokenLogprob
 from tests.support.fast_model import small_configs, with_stacks
 from tests.support.tiny_checkpoint import write_native
 from tests.support.tiny_engine import tiny_config, write_tiny_model
 
 GREEDY = SamplingParams(max_tokens=5, temperature=0, stop_token_ids=())
 RANDOM = replace(GREEDY, temperature=1.0, seed=3, top_p=0.9)
+MORE = replace(
+    RANDOM, presence_penalty=0.4, frequency_penalty=0.3, repetition_penalty=1.2, logit_bias=((77, 1.5),),
+    num_logprobs=4, num_prompt_logprobs=2,
+)  # fmt: skip
 REQUESTS = (
     GenerationRequest("a", (1, 50, 60, 70, 80), GREEDY),
     GenerationRequest("b", (1, 99), RANDOM),
+    GenerationRequest("c", (1, 44, 45, 44, 46, 47, 48, 49), MORE),
 )
 
 
-def answers(config: EngineConfig) -> tuple[dict[str, list[int]], list[tuple[EnginePhase, str]]]:
-    """What is said to REQUESTS, and the phases that were reported."""
-    inbox, phases = Inbox(), []
+Phases = list[tuple[EnginePhase, str]]
+
+
+def answers(config: EngineConfig) -> tuple[dict[str, list[int]], list[TokenLogprob], Phases]:
+    """What is said to REQUESTS, all log probabilities, and the phases that were reported."""
+    inbox, phases, logprobs = Inbox(), [], []
 
     def report(phase: EnginePhase, progress: float = 0.0, detail: str = "") -> None:
         phases.append((phase, detail))
@@ -43,6 +51,7 @@ def answers(config: EngineConfig) -> tuple[dict[str, list[int]], list[tuple[Engi
         for output in message.outputs:
             assert output.failure is None
             said[output.request_id] += output.new_token_ids
+            logprobs.extend((*output.prompt_logprobs, *output.logprobs))
             if output.is_last:
                 left.discard(output.request_id)
         if not left:
@@ -52,14 +61,14 @@ def answers(config: EngineConfig) -> tuple[dict[str, list[int]], list[tuple[Engi
     for request in REQUESTS:
         inbox.put(Submit(request))
     core.run()
-    return said, phases
+    return said, logprobs, phases
 
 
 def test_it_says_what_the_plain_engine_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(
-        tiny_config(write_tiny_model(tmp_path)), max_num_seqs=2, max_num_batched_tokens=24, max_model_len=64
+        tiny_config(write_tiny_model(tmp_path)), max_num_seqs=3, max_num_batched_tokens=24, max_model_len=64
     )
-    expected, _ = answers(config)
+    expected, expected_logprobs, _ = answers(config)
 
     def load_stacked(*arguments: Any) -> Any:
         model_config, weights = checkpoint_load.load_planned(*arguments)
@@ -70,8 +79,13 @@ def test_it_says_what_the_plain_engine_says(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(build, "load_planned", load_stacked)
     monkeypatch.setattr(build_fast.FastParts, "start_compiling", lambda self, max_model_len: None)
     monkeypatch.setattr(build_fast, "prompt_steps", lambda *arguments: steps(*arguments)[-1:])
-    said, phases = answers(config)
+    said, logprobs, phases = answers(config)
     assert said == expected
+    assert len(logprobs) == len(expected_logprobs) == 7 + 5
+    for ours, theirs in zip(logprobs, expected_logprobs, strict=True):
+        assert ours.token_id == theirs.token_id
+        assert ours.logprob == pytest.approx(theirs.logprob, abs=0.01)
+        assert [p for _, p in ours.top] == pytest.approx([p for _, p in theirs.top], abs=0.01)
     assert {phase for phase, _ in phases} == {EnginePhase.LOADING, EnginePhase.WARMING_UP}
     assert phases[-1][1].startswith("capturing graphs")
 

@@ -19,7 +19,7 @@ from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.forward_batch import build_forward_batch
 from sparkstral.runner.latent_pool import allocate_latent_pool
-from sparkstral.types import ScheduledRequest, SchedulerOutput
+from sparkstral.types import Precision, ScheduledRequest, SchedulerOutput
 from tests.support.fast_model import LIMITS, small_configs, with_stacks
 from tests.support.images import prompt_of, random_image
 from tests.support.tiny_checkpoint import TinyModel, write_native
@@ -33,13 +33,14 @@ NOTHING = torch.zeros(1, dtype=torch.int64)
 class Models:
     plain: Mistral4
     fast: FastMistral4
+    kv: Precision = "bf16"
     encoder: EncoderCache | None = None
 
     def pool(self) -> Tensor:
         pool = allocate_latent_pool(
-            self.plain.config.num_hidden_layers, NUM_BLOCKS, BLOCK_SIZE, CPU, torch.float32
+            self.plain.config.num_hidden_layers, NUM_BLOCKS, BLOCK_SIZE, CPU, torch.float32, self.kv
         )
-        return pool.fill_(torch.nan)
+        return pool.fill_(torch.nan if self.kv == "bf16" else 0xFF)  # NaN in every plane
 
     def shape(self) -> StepShape:
         return StepShape(BLOCK_SIZE, LIMITS.max_num_seqs, self.fast.kernels.prefill, LIMITS.prefill_keys)
@@ -49,10 +50,18 @@ class Models:
 
     def by_fast(self, step: Sequence[ScheduledRequest], pool: Tensor) -> Tensor:
         """Logits in the order of `step`."""
-        batch, requests = build_fast_batch(step, self.shape(), CPU, {}, NOTHING, self.encoder)
+        batch, requests = build_fast_batch(step, self.shape(), CPU, {}, NOTHING, encoder=self.encoder)
         logits = self.fast.forward(batch, pool)
         sampling = [request for request, part in enumerate(step) if part.samples]
         return logits[[requests.index(request) for request in sampling]]
+
+
+@pytest.fixture(scope="module")
+def fp8_models(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    config, weights = load(write_native(tmp_path_factory.mktemp("fp8"), TinyModel(num_heads=3)))
+    plain = Mistral4(config, weights, CPU, torch.float32, "fp8")
+    fast = FastMistral4(config, with_stacks(weights), small_configs(), LIMITS, CPU, torch.float32, "fp8")
+    return Models(plain, fast, "fp8")
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +209,35 @@ def test_an_images_embeddings_take_the_places_of_its_tokens(models: Models) -> N
     blind = models.by_plain(step, models.pool())
     assert float((plain[0] - blind[0]).abs().max()) > 0.1
     assert torch.equal(plain[1], blind[1])
+
+
+def test_all_in_fp8(fp8_models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt of more rows than the small product takes, decode steps, and both beside each other."""
+    models = fp8_models
+    step = [part(str(i), prompt, 0, i) for i, prompt in enumerate(PROMPTS[:2])]
+    plain_pool, pool = models.pool(), models.pool()
+    assert_close_in_fp8(models.by_fast(step, pool), models.by_plain(step, plain_pool))
+    step = [part(str(i), (7 + i,), len(prompt), i) for i, prompt in enumerate(PROMPTS[:2])]
+    batch = decode_batch([(7 + i, len(prompt), i) for i, prompt in enumerate(PROMPTS[:2])], 3)
+    expected = models.by_plain(step, plain_pool)
+    assert_close_in_fp8(models.fast.forward(batch, pool)[:2], expected)
+    mixed = [part("prompt", tokens(20, 5), 0, 3), part("decode", (9,), 38, 0)]
+    assert_close_in_fp8(models.by_fast(mixed, pool), models.by_plain(mixed, plain_pool))
+    # The head's rows decoded in pieces, as the real one's are.
+    monkeypatch.setattr("sparkstral.model.fast_mistral4.DECODED_AT_ONCE", 40 * models.plain.config.hidden_size)
+    monkeypatch.setattr("sparkstral.model.fast_mistral4.MAX_LINEAR_ROWS", 0)
+    assert_close_in_fp8(models.by_fast(step, pool), expected)
+
+
+def assert_close_in_fp8(fast: Tensor, plain: Tensor) -> None:
+    """A latent whose last bit differs may have another code, 2^-4 of it away: wider than `assert_close`, and still far
+    below what a scale that is off by its least, a factor of two, does to a weight."""
+    assert fast.shape == plain.shape
+    assert float((fast - plain).abs().max()) < 6e-2 * float(plain.std())
+
+
+def test_fp8_is_not_bf16(models: Models, fp8_models: Models) -> None:
+    """What is compared above is in FP8."""
+    step = [part("a", PROMPTS[0], 0, 0)]
+    difference = models.by_plain(step, models.pool()) - fp8_models.by_plain(step, fp8_models.pool())
+    assert float(difference.abs().max()) > 1e-2

@@ -8,17 +8,22 @@ from dataclasses import fields, is_dataclass, replace
 import torch
 
 from sparkstral.kernels.configs import KernelConfigs
+from sparkstral.kernels.penalties import triton_kernel as penalties
 from sparkstral.kernels.sampling import triton_kernel as sampling
+from sparkstral.kernels.token_logprobs import triton_kernel as token_logprobs
 from sparkstral.memory import fast_workspace
 from sparkstral.memory.fast_workspace import FastWorkspace, KernelSizes
 from sparkstral.model import fast_mistral4
 from sparkstral.model.fast_mistral4 import FastLimits
 from sparkstral.model.rope import RotaryEmbedding
+from sparkstral.runner.logprobs import ROWS_AT_ONCE, LogprobRows, padded
 from tests.unit.memory.test_plan import REAL
 
 META = torch.device("meta")
 CONFIGS = KernelConfigs.shipped((9, 0))
-SIZES = KernelSizes(CONFIGS.decode.max_splits, CONFIGS.moe.max_few, CONFIGS.sampling.stretch)
+SIZES = KernelSizes(
+    CONFIGS.decode.max_splits, CONFIGS.moe.max_few, CONFIGS.sampling.stretch, CONFIGS.token_logprobs.stretch
+)
 PLAN = FastWorkspace(REAL, SIZES, dtype_bytes=2, max_num_batched_tokens=8192, max_num_seqs=32, num_graphs=18)
 LENGTH = 40_000
 
@@ -53,6 +58,13 @@ def test_the_workspaces_are_those_of_the_kernels() -> None:
         assert plan.moe_bytes() == num_bytes(found.moe)
         rows = sampling.allocate_workspace(CONFIGS.sampling, plan.max_num_seqs, REAL.vocab_size, META)
         assert plan.sampling_bytes() == num_bytes(rows)
+        table = penalties.allocate_table(plan.max_num_seqs + 1, REAL.vocab_size, META)
+        assert plan.records_bytes() == num_bytes(table)
+        found_logprobs = token_logprobs.allocate_workspace(
+            CONFIGS.token_logprobs, max(plan.max_num_seqs, ROWS_AT_ONCE), REAL.vocab_size, META
+        )
+        told = [LogprobRows(n, META).device for n in (plan.max_num_seqs, padded(plan.max_num_batched_tokens))]
+        assert plan.logprobs_bytes() == num_bytes(found_logprobs) + 3 * sum(map(num_bytes, told))
 
 
 def test_the_table_of_positions() -> None:

@@ -26,6 +26,7 @@ CONFIG = DecodeConfig(
     combine_splits=2,
     value_rows=128,
     num_warps=4,
+    fp8_tiles=(RowTile(16, 8, 4, 1), RowTile(16, 16, 4, 1)),
 )
 GENERATOR = torch.Generator().manual_seed(0)
 W_UK = torch.randn(NUM_HEADS, NOPE, LATENT, generator=GENERATOR) * NOPE**-0.5

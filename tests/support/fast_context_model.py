@@ -20,6 +20,12 @@ class FastContextModel:
         self.num_tokens_per_pass: list[int] = []
 
     def forward(self, batch: FastBatch, latent_pool: Tensor) -> Tensor:
+        return self.logits(self.hidden(batch, latent_pool))
+
+    def logits(self, x: Tensor) -> Tensor:
+        return x
+
+    def hidden(self, batch: FastBatch, latent_pool: Tensor) -> Tensor:
         token_ids = torch.where(batch.sources >= 0, batch.previous[batch.sources.clamp(min=0).long()], batch.input_ids)
         self.num_tokens_per_pass.append(len(token_ids))
         slots = latent_pool[0].flatten(0, 1)

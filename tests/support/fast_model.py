@@ -21,12 +21,14 @@ def small_configs() -> KernelConfigs:
     """The shipped ones of SM 9.0, with fewer programs: the interpreter runs them one after the other."""
     shipped = KernelConfigs.shipped((9, 0), pdl=False)
     decode, program = shipped.decode, FewProgram(64, 4, 4)
+    single, several = (replace(tile, rows=16, tokens=16) for tile in (decode.single, decode.several))
     return replace(
         shipped,
         decode=replace(
             decode,
-            single=replace(decode.single, rows=16, tokens=16),
-            several=replace(decode.several, rows=16, tokens=16),
+            single=single,
+            several=several,
+            fp8_tiles=(single, several),
             max_splits=4,
             num_programs=3,
         ),
@@ -38,6 +40,8 @@ def small_configs() -> KernelConfigs:
         ),
         sampling=replace(shipped.sampling, stretch=128),
         vision=replace(shipped.vision, queries=64, keys=64),
+        penalties=replace(shipped.penalties, stretch=128),
+        token_logprobs=replace(shipped.token_logprobs, stretch=128),
     )
 
 

@@ -16,17 +16,20 @@ from torch import Tensor
 from triton.runtime.jit import JITFunction
 
 from sparkstral.kernels.configs import KernelConfigs
-from sparkstral.model.config import LATENT_WIDTH, ModelConfig
+from sparkstral.model.config import ModelConfig
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
 from sparkstral.runner.compile_worker import weights_without_memory
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.fast_runner import FastRunner
+from sparkstral.runner.latent_pool import allocate_latent_pool
+from sparkstral.runner.logprobs import ROWS_AT_ONCE
 from sparkstral.runner.warm_up_steps import prompt_steps
-from sparkstral.types import ScheduledRequest
+from sparkstral.types import Precision, ScheduledRequest
 from tests.unit.memory.test_plan import REAL
 
 META = torch.device("meta")
 BLOCK_SIZE = 64
+HELD: tuple[Precision, ...] = ("bf16", "fp8")
 DEMO = replace(
     REAL, hidden_size=384, vocab_size=8192, num_attention_heads=6, q_lora_rank=256, n_routed_experts=16,
     moe_intermediate_size=192,
@@ -47,7 +50,9 @@ def random_step(draw: random.Random, limits: FastLimits) -> list[ScheduledReques
     return step
 
 
-def missing(model_config: ModelConfig, capability: tuple[int, int], limits: FastLimits, seed: int) -> set[str]:
+def missing(
+    model_config: ModelConfig, capability: tuple[int, int], limits: FastLimits, held: Precision, seed: int
+) -> set[str]:
     """Variants that serving launches and the warm-up does not."""
     launched: set[str] = set()
 
@@ -59,17 +64,23 @@ def missing(model_config: ModelConfig, capability: tuple[int, int], limits: Fast
     JITFunction.run = count
     kernels = KernelConfigs.shipped(capability)
     config = replace(model_config, num_hidden_layers=1)
-    model = FastMistral4(config, weights_without_memory(config), kernels, limits, META, torch.bfloat16)
-    pool = torch.empty(1, 2, BLOCK_SIZE, LATENT_WIDTH, dtype=torch.bfloat16, device=META)
+    model = FastMistral4(config, weights_without_memory(config), kernels, limits, META, torch.bfloat16, held)
+    pool = allocate_latent_pool(1, 2, BLOCK_SIZE, META, torch.bfloat16, held)
     runner = FastRunner(model, pool, 0, {}.__getitem__, config.vocab_size)
     shape = StepShape(BLOCK_SIZE, limits.max_num_seqs, kernels.prefill, limits.prefill_keys)
     previous = torch.empty(1, dtype=torch.int64, device=META)
 
-    def forward(step: Sequence[ScheduledRequest]) -> None:
-        model.forward(build_fast_batch(step, shape, META, {}, previous)[0], pool)
+    def forward(step: Sequence[ScheduledRequest], num_explained: int = 0) -> None:
+        explained = {0: num_explained} if num_explained else {}
+        batch, sampling = build_fast_batch(step, shape, META, {}, previous, explained)
+        hidden = model.hidden(batch, pool)
+        model.logits(hidden[: len(sampling)])
+        for begin in range(len(sampling), len(hidden), ROWS_AT_ONCE):
+            model.logits(hidden[begin : begin + ROWS_AT_ONCE])
 
     for size in runner.graphs.sizes:
         runner.graphs.run_eagerly(size)
+    model.logits(torch.empty(ROWS_AT_ONCE, config.hidden_size, dtype=torch.bfloat16, device=META))
     for step in prompt_steps(limits, BLOCK_SIZE, [pair.max_tokens for pair in kernels.moe.many]):
         forward(step)
     in_warm_up = set(launched)
@@ -77,7 +88,7 @@ def missing(model_config: ModelConfig, capability: tuple[int, int], limits: Fast
     for _ in range(20):
         step = random_step(draw, limits)
         if any(len(request.token_ids) > 1 for request in step):
-            forward(step)
+            forward(step, draw.choice([0, len(step[0].token_ids)]))
     return launched - in_warm_up
 
 
@@ -88,8 +99,9 @@ def main() -> None:
         keys = min(16_384, max(tokens, positions))
         limits = FastLimits(max_num_seqs, positions, keys, tokens, min(4096, tokens))
         for config, capability in ((DEMO, (9, 0)), (REAL, (9, 0)), (REAL, (12, 1))):
-            for variant in sorted(missing(config, capability, limits, seed)):
-                print(config.hidden_size, capability, limits, variant)
+            for held in HELD if config is REAL else HELD[:1]:
+                for variant in sorted(missing(config, capability, limits, held, seed)):
+                    print(config.hidden_size, capability, limits, held, variant)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ ALIASES = {
     "prompt_tokens_cached": "prefix_cache_hits",
     "time_to_first_token_seconds": "time_to_first_token_seconds",
     "inter_token_latency_seconds": "inter_token_latency_seconds",
+    "drafts": "spec_decode_num_drafts",
+    "draft_tokens": "spec_decode_num_draft_tokens",
+    "draft_tokens_accepted": "spec_decode_num_accepted_tokens",
     "request_seconds": "e2e_request_latency_seconds",
 }
 # Each about 1.6 times the one before: an error of a quarter in a percentile that is read from them.
@@ -110,6 +113,10 @@ class Metrics(Collector):
         yield _count("generated_tokens", "Tokens that were sampled", stats.num_generated_tokens)
         yield _count("preemptions", "Requests that gave their KV blocks to another", stats.num_preemptions)
         yield _count("sick_requests", "Requests that ended because of NaN or Inf", stats.num_sick_requests)
+        yield _count("draft_steps", "Steps in which drafts were verified", stats.num_draft_steps)
+        yield _count("drafts", "Guesses of a request's next tokens that were verified", stats.num_drafts)
+        yield _count("draft_tokens", "Tokens in them", stats.num_draft_tokens)
+        yield _count("draft_tokens_accepted", "Of these, those that the model chose itself", stats.num_accepted_tokens)
         if (pressure := self._client.memory_pressure()) is not None:
             text = "Of the host, as the kernel counts what programs could still take"
             yield _gauge("host_memory_available_bytes", text, pressure.available_bytes)

@@ -13,14 +13,12 @@ from pydantic import Field, Tag
 from sparkstral.api.urgency import MAX_PRIORITY
 from sparkstral.api.wire import FiniteFloat, Ignored, Wire, by_json_type
 from sparkstral.errors import RequestError
-from sparkstral.types import SamplingChoice
+from sparkstral.types import MAX_BIASED_TOKENS, SamplingChoice
 
 MAX_ANSWERS = 32  # as many as run at once by default
 MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
 MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short
 MAX_TOP_K = (1 << 31) - 1  # far above any vocabulary
-MAX_TOP_LOGPROBS = 20  # as OpenAI has it
-MAX_BIASED_TOKENS = 1024  # as OpenAI has it
 MAX_SEED = (1 << 63) - 1  # 64-bit signed, as OpenAI documents it
 
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from sparkstral.bench.timing import probe_bandwidth
 from sparkstral.checkpoint.plan import plan_load
 from sparkstral.config import DEFAULT_MAX_NUM_BATCHED_TOKENS, EngineConfig
 from sparkstral.errors import ConfigError, SparkstralError
+from sparkstral.kv_cache.layout import KvLayout
+from sparkstral.memory.holding import BYTES_PER_VALUE, Holding
 from sparkstral.memory.ledger import group_ledger
 from sparkstral.model.config import ModelConfig
 from sparkstral.model.work import prefill_flops, step_bytes
@@ -103,11 +106,13 @@ class Prompts:
         return [self._random.choices(range(self._first, self._vocab_size), k=num_tokens) for _ in range(count)]
 
 
-def work_list(config: ModelConfig, sizes: Sizes, prompts: Prompts) -> list[Work]:
+def work_list(config: ModelConfig, sizes: Sizes, prompts: Prompts, held: Holding) -> list[Work]:
+    kv_bytes = KvLayout.of(held.kv, config.num_hidden_layers, BYTES_PER_VALUE["bf16"], 1).bytes_per_token
+    read_bytes = partial(step_bytes, config, dense_bytes=BYTES_PER_VALUE[held.dense], kv_bytes_per_token=kv_bytes)
     found = [
         Work(
             f"decode, batch {batch}", "ms", _decode(sizes, prompts, batch, sizes.prompt_tokens),
-            num_bytes=step_bytes(config, batch, batch * (sizes.prompt_tokens + (sizes.few_new + sizes.many_new) // 2)),
+            num_bytes=read_bytes(batch, batch * (sizes.prompt_tokens + (sizes.few_new + sizes.many_new) // 2)),
         )
         for batch in sizes.batches
     ]  # fmt: skip
@@ -116,7 +121,7 @@ def work_list(config: ModelConfig, sizes: Sizes, prompts: Prompts) -> list[Work]
         for n in sizes.prefills
     ]
     name = f"decode behind {sizes.long_context} tokens, batch 1"
-    num_bytes = step_bytes(config, 1, sizes.long_context)
+    num_bytes = read_bytes(1, sizes.long_context)
     return [*found, Work(name, "ms", _decode(sizes, prompts, 1, sizes.long_context), num_bytes=num_bytes)]
 
 
@@ -196,7 +201,9 @@ def bench_engine(
     report["sizes"] = asdict(sizes)
     rows = report["rows"] = []
     prompts = Prompts(model.vocab_size)
-    works = [work for work in work_list(model, sizes, prompts) if not only or any(text in work.name for text in only)]
+    held = Holding(config.dense, config.kv)
+    works = work_list(model, sizes, prompts, held)
+    works = [work for work in works if not only or any(text in work.name for text in only)]
     total = len(works) + 2
 
     def add(row: dict[str, Any]) -> None:
@@ -259,14 +266,17 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=Sizes().repeats)
     parser.add_argument("--seconds", type=float, default=1800, help="after which no row is begun")
     parser.add_argument("--max-num-batched-tokens", type=int, default=DEFAULT_MAX_NUM_BATCHED_TOKENS)
+    parser.add_argument("--dense", choices=("bf16", "fp8"), default="bf16")
+    parser.add_argument("--kv", choices=("bf16", "fp8"), default="bf16")
     parser.add_argument("--tiny", action="store_true", help="few tokens, for a dry run")
     arguments = parser.parse_args()
     sizes = TINY if arguments.tiny else Sizes(repeats=arguments.repeats)
     report = describe_run("bench engine")
     try:
         config = EngineConfig(
-            arguments.model, device=arguments.device, max_num_batched_tokens=arguments.max_num_batched_tokens
-        )
+            arguments.model, device=arguments.device, max_num_batched_tokens=arguments.max_num_batched_tokens,
+            dense=arguments.dense, kv=arguments.kv,
+        )  # fmt: skip
         bench_engine(config, sizes, arguments.only, arguments.seconds, report, arguments.json)
     except SparkstralError as error:
         print(f"sparkstral: {error}", file=sys.stderr)

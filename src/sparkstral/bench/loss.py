@@ -1,51 +1,50 @@
 """Which softmax scale the weights were trained with: the loss of a fixed text, teacher-forced, at both candidates.
 
-Model makers' files say 128^-0.5 (no YaRN mscale²); transformers 5.9 and newer multiply by 2.2058 (docs/model.md). The
-layers are those of the reference model, decoded one at a time, so that 119B parameters fit wherever the stored ones do.
+Model makers' files say 128^-0.5 (no YaRN mscale²); transformers 5.9 and newer multiply by 2.2058 (docs/model.md). On
+a GPU the text goes through the kernels, as served. Elsewhere the layers are those of the reference model, decoded one
+at a time, so that 119B parameters fit wherever the stored ones do.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from sparkstral.bench.loss_text import ScoredText
+from sparkstral.bench.settings import MSCALE_SQUARED
 from sparkstral.checkpoint.load import load
 from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.kernels import rms_norm
-from sparkstral.model.config import LATENT_WIDTH, ModelConfig
+from sparkstral.kernels.select import select_kernels
+from sparkstral.model.config import ModelConfig
 from sparkstral.model.forward_batch import ForwardBatch
 from sparkstral.model.linear import to_dense
 from sparkstral.model.mistral4 import DecoderLayer
 from sparkstral.model.mla import AttentionPlan
 from sparkstral.model.rope import RotaryEmbedding
 from sparkstral.model.weights import LayerWeights, ModelWeights
+from sparkstral.runner.latent_pool import allocate_latent_pool
+from sparkstral.runner.model_runner import ModelRunner
+from sparkstral.structured.matcher import CompiledGrammar
+from sparkstral.types import ModelRunnerOutput, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 
-MSCALE_SQUARED = (0.1 * math.log(128) + 1) ** 2  # 2.2058: YaRN's factor for a context 128 times as long
+if TYPE_CHECKING:
+    from sparkstral.kernels.configs import KernelConfigs
+
 PLAIN, SCALED = "128^-0.5", "2.2058 x 128^-0.5"
 MIN_ERRORS = 4.0  # standard errors by which the shares of tokens must differ to tell the scales apart
 BLOCK_SIZE = 64
+TEXTS_AT_ONCE = 16  # through the kernels
 
 
-class Model(Protocol):
-    @property
-    def config(self) -> ModelConfig: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-    def forward(self, batch: ForwardBatch, latent_pool: Tensor) -> Tensor: ...
+class Runner(Protocol):
+    def execute(self, step: SchedulerOutput) -> ModelRunnerOutput: ...
 
 
 class LayerByLayer:
@@ -80,33 +79,36 @@ class LayerByLayer:
         return replace(layer, attention=replace(layer.attention, q_a_norm=norm))
 
 
-@torch.inference_mode()
-def loss_of(model: Model, texts: Sequence[ScoredText], num_pools: int = 1) -> Tensor:
-    """Negative log-likelihood, in nats, of each token that counts, of all texts [C], which are one batch.
-    `num_pools`: layers of the cache."""
-    device = model.device
-    lengths = [len(text.token_ids) for text in texts]
-    ends = list(accumulate(lengths, initial=0))
-    first_blocks = list(accumulate((-(-length // BLOCK_SIZE) for length in lengths), initial=0))
-    tables = torch.zeros(len(texts), max(b - a for a, b in pairwise(first_blocks)), dtype=torch.int64)
-    for row, (begin, end) in enumerate(pairwise(first_blocks)):
-        tables[row, : end - begin] = torch.arange(begin, end)
-    positions = torch.cat([torch.arange(length) for length in lengths])
-    first_slots = torch.cat([torch.full((n,), b * BLOCK_SIZE) for n, b in zip(lengths, first_blocks, strict=False)])
-    counted = torch.tensor([end + at for text, end in zip(texts, ends, strict=False) for at in text.counted])
-    input_ids = torch.tensor([token_id for text in texts for token_id in text.token_ids])
-    batch = ForwardBatch(
-        input_ids=input_ids.to(device),
-        positions=positions.to(device),
-        slot_mapping=(first_slots + positions).to(device),
-        block_tables=tables.to(device),
-        cu_seqlens_q=tuple(ends),
-        seq_lens=tuple(lengths),
-        logits_rows=(counted - 1).to(device),
-    )
-    pool = torch.zeros(num_pools, first_blocks[-1], BLOCK_SIZE, LATENT_WIDTH, dtype=model.dtype, device=device)
-    logits = model.forward(batch, pool)
-    return F.cross_entropy(logits, input_ids[counted].to(device), reduction="none")
+def loss_of(runner: Runner, texts: Sequence[ScoredText], at_once: int) -> Tensor:
+    """Negative log-likelihood, in nats, of each token that counts, of all texts [C]: log probabilities of prompts, as
+    clients get them, `at_once` texts a step."""
+    losses: list[float] = []
+    for begin in range(0, len(texts), at_once):
+        part = texts[begin : begin + at_once]
+        step = _step_of(part)
+        told = runner.execute(step).prompt_logprobs
+        for text, request in zip(part, step.scheduled, strict=True):
+            # Entry i is of the token of index i + 1.
+            losses += [-told[request.request_id][at - 1].logprob for at in text.counted]
+        runner.execute(SchedulerOutput(0, (), (), tuple(request.request_id for request in step.scheduled)))
+    return torch.tensor(losses)
+
+
+def _step_of(texts: Sequence[ScoredText]) -> SchedulerOutput:
+    """Each text's first tokens as one prompt, in blocks of its own behind the first."""
+    params = SamplingParams(max_tokens=1, temperature=0.0, stop_token_ids=(), num_prompt_logprobs=0)
+    rows, new = [], []
+    first_block = 1
+    for index, text in enumerate(texts):
+        end = first_block + -(-len(text.token_ids) // BLOCK_SIZE)
+        rows.append(ScheduledRequest(str(index), text.token_ids, 0, tuple(range(first_block, end)), samples=False))
+        new.append(NewRequest(str(index), params, None, (), text.token_ids))
+        first_block = end
+    return SchedulerOutput(0, tuple(rows), tuple(new))
+
+
+def num_blocks_for(texts: Sequence[ScoredText]) -> int:
+    return 1 + sum(-(-len(text.token_ids) // BLOCK_SIZE) for text in texts)
 
 
 def judge(plain: Tensor, scaled: Tensor) -> dict[str, Any]:
@@ -140,21 +142,86 @@ def judge(plain: Tensor, scaled: Tensor) -> dict[str, Any]:
     return {**found, "verdict": "ok" if errors > 0 else "failed", "sentence": sentence}
 
 
+def plain_losses(
+    config: ModelConfig,
+    weights: ModelWeights,
+    texts: Sequence[ScoredText],
+    ratio: float,
+    device: torch.device,
+    on_layer: Callable[[int], None] = lambda _: None,
+) -> Tensor:
+    """Through the reference model, all texts in one step."""
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    pool = allocate_latent_pool(1, num_blocks_for(texts), BLOCK_SIZE, device, dtype)
+    model = LayerByLayer(config, weights, device, dtype, ratio, on_layer)
+    return loss_of(ModelRunner(model, pool, 0, _no_grammar), texts, len(texts))
+
+
+class FastLosses:
+    """Through the Triton kernels, as served. Takes the memory of the experts in `weights` over."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: ModelWeights,
+        texts: Sequence[ScoredText],
+        kernels: KernelConfigs,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4  # brings Triton
+        from sparkstral.runner.fast_runner import FastRunner
+
+        lengths = sorted((len(text.token_ids) for text in texts), reverse=True)
+        most = sum(lengths[:TEXTS_AT_ONCE])
+        limits = FastLimits(
+            max_num_seqs=TEXTS_AT_ONCE,
+            max_positions=lengths[0] + 1,
+            prefill_keys=max(most, 128),
+            prefill_tokens=most,
+            moe_tokens=most,
+        )
+        self._texts = texts
+        self._model = FastMistral4(config, weights, kernels, limits, device, dtype)
+        pool = allocate_latent_pool(
+            config.num_hidden_layers, num_blocks_for(texts), BLOCK_SIZE, device, dtype
+        )
+        self._runner = FastRunner(self._model, pool, 0, _no_grammar, config.vocab_size)
+
+    def at(self, ratio: float) -> Tensor:
+        self._model.scale_softmax(ratio)
+        try:
+            return loss_of(self._runner, self._texts, TEXTS_AT_ONCE)
+        finally:
+            self._model.scale_softmax(1 / ratio)
+
+
+def _no_grammar(_spec: object) -> CompiledGrammar:
+    raise LookupError("texts have no grammar")
+
+
 def compare_scales(
     folder: Path, texts: Sequence[ScoredText], device: torch.device, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Load the checkpoint and judge it; `report` hears what is being done. Raises CheckpointError."""
-    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    """Load the checkpoint and judge it, through the kernels where the device has them; `report` hears what is being
+    done. Raises CheckpointError, and ConfigError for a device that the kernels do not serve."""
+    kernels = select_kernels("auto", device)
 
     def show(progress: LoadProgress) -> None:
         report(f"reading weights, {20 * progress.bytes_done // max(1, progress.bytes_total) * 5} %")
 
     config, weights = load(folder, device, show)
     losses = []
+    fast = None if kernels is None else FastLosses(config, weights, texts, kernels, device, torch.bfloat16)
     for name, ratio in ((PLAIN, 1.0), (SCALED, MSCALE_SQUARED)):
 
         def on_layer(index: int, name: str = name) -> None:
             report(f"softmax scale {name}: layer {index + 1} of {config.num_hidden_layers}")
 
-        losses.append(loss_of(LayerByLayer(config, weights, device, dtype, ratio, on_layer), texts).cpu())
-    return {"checkpoint": folder.name, **judge(*losses)}
+        if fast is None:
+            losses.append(plain_losses(config, weights, texts, ratio, device, on_layer))
+        else:
+            report(f"softmax scale {name}")
+            losses.append(fast.at(ratio))
+    through = "reference" if fast is None else "kernels"
+    return {"checkpoint": folder.name, "through": through, **judge(*losses)}

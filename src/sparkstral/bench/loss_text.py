@@ -58,13 +58,13 @@ def texts_for(folder: Path, vocab_size: int) -> list[ScoredText]:
         return [ScoredText(token_ids, tuple(range(1, len(token_ids))))]
     items = [item for skill in SKILLS for item in eval_items(skill, NUM_CONVERSATIONS, seed=0)]
     return [
-        _score(item.conversation, tokenizer)
+        score(item.conversation, tokenizer)
         for item in items
         if not item.conversation.tools and item.conversation.reasoning_effort == "none"
     ]
 
 
-def _score(conversation: Conversation, tokenizer: ChatTokenizer) -> ScoredText:
+def score(conversation: Conversation, tokenizer: ChatTokenizer) -> ScoredText:
     """The conversation as the server renders it (docs/model.md, prompt grammar); the assistant's turns count."""
     token_ids = [BOS]
     counted: list[int] = []

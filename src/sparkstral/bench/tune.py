@@ -54,9 +54,9 @@ def workloads(axis: Axis, s: Setting) -> list[Workload]:
 _Named = list[tuple[str, Callable[[int], Any], int]]
 
 
-def _linear(*tokens: int) -> Callable[[Setting], _Named]:
+def _linear(*tokens: int, make: Callable[..., Any] = dense.linear_case) -> Callable[[Setting], _Named]:
     return lambda s: [
-        (f"{shape}, {m} tokens", partial(dense.linear_case, s, shape, m), 1 if shape == "head" else LAYERS)
+        (f"{shape}, {m} tokens", partial(make, s, shape, m), 1 if shape == "head" else LAYERS)
         for shape in dense.weight_shapes(s)
         for m in tokens
     ]
@@ -98,6 +98,13 @@ _WORKLOADS: Mapping[tuple[str, str], Callable[[Setting], _Named]] = {
     ("bf16_linear", "rows at once"): _linear(1, 2, 4),
     ("bf16_linear", "rows at once up to"): _linear(2, 4, 8),
     ("bf16_linear", "tiles"): _linear(16, 32),
+    ("fp8_linear", "rows at once"): _linear(1, 2, 4, make=dense.fp8_linear_case),
+    ("fp8_linear", "rows at once up to"): _linear(2, 4, 8, make=dense.fp8_linear_case),
+    ("fp8_linear", "tiles"): _linear(16, 32, make=dense.fp8_linear_case),
+    ("mla_decode", "attention, KV FP8"): lambda s: [
+        (f"{batch} x {context}", partial(attention.decode_case, s, [context] * batch, [1] * batch, kv="fp8"), LAYERS)
+        for batch, context in ((1, 300), (1, 30_000), (8, 8_000))
+    ],
     ("mla_decode", "attention"): _attend((1, 300), (1, 30_000), (8, 300), (8, 8_000), (32, 300)),
     ("mla_decode", "combination"): _attend((1, 300), (1, 30_000), (32, 300)),
     ("mla_prefill", "tiles"): lambda s: [

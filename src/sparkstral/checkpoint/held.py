@@ -17,6 +17,7 @@ from sparkstral.model.config import KV_LORA_RANK, QK_NOPE_HEAD_DIM, V_HEAD_DIM, 
 
 _EXPERTS = (TensorClass.ROUTED_EXPERTS, TensorClass.SHARED_EXPERTS)
 _DENSE = (TensorClass.ATTENTION, TensorClass.HEAD)  # what --dense is about
+KEPT_IN_BF16 = "kv_b_proj"  # but for this (docs/decisions/016)
 _PART_BYTES = {Part.WEIGHT: 1, Part.PACKED: 1, Part.SCALE: 1, Part.GLOBAL_SCALE: 4}  # in FP8 and NVFP4
 _FP8_SCALE_BYTES = 4
 
@@ -62,7 +63,8 @@ def _held_bytes(slot: Slot, form: Form, holding: Holding) -> int:
     if slot.tensor_class in _EXPERTS:
         return stored_bytes(slot.shape, form)
     num_values = math.prod(slot.shape)
-    if slot.tensor_class in _DENSE and len(slot.shape) > 1 and holding.dense == "fp8":
+    is_matrix = len(slot.shape) > 1 and not slot.name.endswith(KEPT_IN_BF16)
+    if slot.tensor_class in _DENSE and is_matrix and holding.dense == "fp8":
         return num_values * BYTES_PER_VALUE["fp8"] + math.prod(slot.shape[:-1]) * ROW_SCALE_BYTES
     return num_values * BYTES_PER_VALUE["bf16"]
 

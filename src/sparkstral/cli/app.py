@@ -12,7 +12,19 @@ from typing import Annotated
 
 import typer
 
-from sparkstral.cli import bench, bench_load, chat, connect, eval_demo, inspect, plan, serve
+from sparkstral.cli import (
+    bench,
+    bench_load,
+    chat,
+    connect,
+    doctor,
+    download,
+    eval_demo,
+    eval_precision,
+    inspect,
+    plan,
+    serve,
+)
 from sparkstral.errors import ConfigError, SparkstralError
 
 app = typer.Typer(
@@ -42,6 +54,8 @@ app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
 app.command("plan")(plan.plan)
 app.command("connect")(connect.connect)
+app.command("download")(download.download)
+app.command("doctor")(doctor.doctor)
 app.command("verify")(bench.verify)
 app.command("tune")(bench.tune)
 
@@ -52,6 +66,11 @@ app.add_typer(inspect_app, name="inspect")
 
 eval_app = typer.Typer(help="Measure what the model can do.", no_args_is_help=True)
 eval_app.command("demo")(eval_demo.demo)
+eval_app.command("needle")(eval_demo.needle)
+eval_app.command("tools")(eval_demo.tools)
+eval_app.command("nll")(eval_precision.nll)
+eval_app.command("compare")(eval_precision.compare)
+eval_app.command("precision")(eval_precision.precision)
 app.add_typer(eval_app, name="eval")
 
 kernels_app = typer.Typer(help="The kernels' compiled forms.", no_args_is_help=True)

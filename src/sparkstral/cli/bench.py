@@ -78,12 +78,15 @@ def tune(
 def build(
     target: Annotated[str, typer.Option(help="sm_121a for a GB10, sm_90a for an H200.")],
     output: Annotated[Path | None, typer.Option(help="The folder of a pack to write.")] = None,
+    all_candidates: Annotated[
+        bool, typer.Option("--all-candidates", help="Instead, what `tune` may choose; takes many minutes.")
+    ] = False,
     workers: Workers = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compile every shipped kernel for TARGET, which need not be here, and say what each takes of it. With --output,
     into a pack: a machine that has it compiles nothing at its first start."""
-    arguments = _flags(target=target, output=output, workers=workers)
+    arguments = _flags(target=target, output=output, all_candidates=all_candidates, workers=workers)
     _show_and_exit("sparkstral.kernels.build", arguments, as_json, tables.print_build)
 
 
@@ -107,6 +110,8 @@ def engine(
     seconds: Annotated[float, _seconds(1800, "row")] = 1800,
     device: options.DeviceChoice = options.Device.auto,
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     tiny: Annotated[bool, typer.Option("--tiny", help="Few tokens, to see that it runs.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -114,7 +119,7 @@ def engine(
     arguments = [str(resolve_model(model))]
     arguments += _flags(
         only=only, repeats=repeats, seconds=seconds, device=device.value,
-        max_num_batched_tokens=max_num_batched_tokens, tiny=tiny,
+        max_num_batched_tokens=max_num_batched_tokens, dense=dense.value, kv=kv.value, tiny=tiny,
     )  # fmt: skip
     _show_and_exit("sparkstral.bench.engine", arguments, as_json, tables.print_engine)
 

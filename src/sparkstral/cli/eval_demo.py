@@ -1,4 +1,4 @@
-"""`sparkstral eval demo`: the table of the demo model's skills against their bars."""
+"""`sparkstral eval demo | needle | tools`: questions with one right answer, asked through the HTTP door."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import json
 import sys
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,35 +17,98 @@ from rich.table import Table
 from sparkstral.cli import options
 from sparkstral.cli.local_server import local_server
 from sparkstral.cli.model_folder import resolve_model
-from sparkstral.demo import SKILLS, Skill
+from sparkstral.demo import SKILLS, EvalItem, Skill, skill_named
 from sparkstral.errors import ConfigError
-from sparkstral.evals.demo import DemoResult, draw_items, run_demo
+from sparkstral.evals.demo import DemoResult, Judge, draw_items, run_demo
+from sparkstral.evals.skills import TOOL_SKILLS, needle_items, wrong_calls, wrong_needle
 from sparkstral.units import format_seconds
+
+Seed = Annotated[int, typer.Option(help="Which conversations: another seed draws others.")]
+Url = Annotated[str | None, typer.Option(help="Ask this running server instead of loading a model.")]
+Concurrency = Annotated[int, typer.Option(min=1, max=256)]
+Misses = Annotated[int, typer.Option(min=0, help="How many wrong answers to show.")]
 
 
 def demo(
     items: Annotated[int, typer.Option(min=1, help="Held-out conversations for each row of the table.")] = 200,
     long_items: Annotated[int, typer.Option(min=1, help="The same for each length of a pass key.")] = 50,
-    seed: Annotated[int, typer.Option(help="Which conversations: another seed draws others.")] = 0,
+    seed: Seed = 0,
     skill: Annotated[list[str] | None, typer.Option(help="Only this skill; may be given several times.")] = None,
     model: Annotated[str, typer.Option(help="demo, or the folder of another checkpoint of the demo.")] = "demo",
-    url: Annotated[str | None, typer.Option(help="Ask this running server instead of loading a model.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, max=256)] = 16,
-    misses: Annotated[int, typer.Option(min=0, help="How many wrong answers to show.")] = 10,
+    url: Url = None,
+    concurrency: Concurrency = 16,
+    misses: Misses = 10,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     as_json: options.AsJson = False,
 ) -> None:
     """Ask held-out questions of every skill and compare with the bars. Exit code 1 when a bar is missed."""
     skills = _chosen(skill)
+    asked = draw_items(skills, items, long_items, seed)
+    given = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
+    result = ask(asked, EvalItem.wrong, model=model, url=url, concurrency=concurrency, **given)
+    _show_and_exit(result, "Demo model, held-out conversations, greedy", seed, misses, as_json)
+
+
+def needle(
+    model: options.Model = "demo",
+    length: Annotated[
+        list[int] | None,
+        typer.Option(min=60, help="Of the text, in tokens of the demo; may be repeated. Default: 1,000 to 8,000."),
+    ] = None,
+    items: Annotated[int, typer.Option(min=1, help="Texts of each length, the pass key anywhere.")] = 10,
+    seed: Seed = 0,
+    url: Url = None,
+    concurrency: Concurrency = 4,
+    misses: Misses = 10,
+    device: options.DeviceChoice = options.Device.auto,
+    kernels: options.KernelsChoice = options.Kernels.auto,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
+    as_json: options.AsJson = False,
+) -> None:
+    """Ask MODEL for a pass key in a long text. Right is an answer that holds it. Exit code 1 below 98 % of any
+    length."""
+    asked = needle_items(length or [1000, 2000, 4000, 8000], items, seed)
+    given = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
+    result = ask(asked, wrong_needle, model=model, url=url, concurrency=concurrency, **given)
+    _show_and_exit(result, "Pass keys in long texts", seed, misses, as_json)
+
+
+def tools(
+    model: options.Model = "demo",
+    items: Annotated[int, typer.Option(min=1, help="Conversations of each kind.")] = 50,
+    seed: Seed = 0,
+    url: Url = None,
+    concurrency: Concurrency = 16,
+    misses: Misses = 10,
+    device: options.DeviceChoice = options.Device.auto,
+    kernels: options.KernelsChoice = options.Kernels.auto,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
+    as_json: options.AsJson = False,
+) -> None:
+    """Ask MODEL for tool calls: one among several tools, several at once, one after the other. Right are the expected
+    calls, whatever is said beside them. Exit code 1 below a bar."""
+    asked = draw_items([skill_named(name) for name in TOOL_SKILLS], items, items, seed)
+    given = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
+    result = ask(asked, wrong_calls, model=model, url=url, concurrency=concurrency, **given)
+    _show_and_exit(result, "Tool calls", seed, misses, as_json)
+
+
+def ask(
+    items: Sequence[EvalItem], judge: Judge, *, model: str, url: str | None, concurrency: int, **given: Any
+) -> DemoResult:
+    """The items' result, from a running server or from one of this process for the engine's flags `given`."""
 
     def run(server_url: str) -> DemoResult:
         with Progress(
             TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[num_wrong]} wrong"), console=Console(stderr=True), transient=True,
         ) as progress:  # fmt: skip
-            total = len(draw_items(skills, items, long_items, seed))
-            task = progress.add_task("", total=total, num_wrong=0)
+            task = progress.add_task("", total=len(items), num_wrong=0)
             num_wrong = 0
 
             def on_item(_skill: str, right: bool) -> None:
@@ -52,30 +116,24 @@ def demo(
                 num_wrong += not right
                 progress.update(task, advance=1, num_wrong=num_wrong)
 
-            return asyncio.run(
-                run_demo(
-                    server_url,
-                    num_items=items,
-                    num_long_items=long_items,
-                    seed=seed,
-                    skills=skills,
-                    concurrency=concurrency,
-                    on_item=on_item,
-                )
-            )
+            return asyncio.run(run_demo(server_url, items, judge=judge, concurrency=concurrency, on_item=on_item))
 
     if url is not None:
-        result = run(url)
-    else:
-        with local_server(options.engine_config(resolve_model(model), device=device, kernels=kernels)) as server_url:
-            result = run(server_url)
+        return run(url)
+    with local_server(options.engine_config(resolve_model(model), **given)) as server_url:
+        return run(server_url)
+
+
+def rows_as_json(result: DemoResult) -> list[dict[str, Any]]:
+    return [{**dataclasses.asdict(row), "share": row.share, "is_met": row.is_met} for row in result.rows]
+
+
+def _show_and_exit(result: DemoResult, title: str, seed: int, num_misses: int, as_json: bool) -> None:
     if as_json:
-        document = dataclasses.asdict(result)
-        for row, plain in zip(result.rows, document["rows"], strict=True):
-            plain |= {"share": row.share, "is_met": row.is_met}
-        print(json.dumps({**document, "is_met": result.is_met, "seed": seed}, ensure_ascii=False, indent=1))
+        document = {**dataclasses.asdict(result), "rows": rows_as_json(result), "is_met": result.is_met, "seed": seed}
+        print(json.dumps(document, ensure_ascii=False, indent=1))
     else:
-        _print(result, misses)
+        _print(result, title, num_misses)
     sys.exit(0 if result.is_met else 1)
 
 
@@ -89,9 +147,9 @@ def _chosen(names: list[str] | None) -> tuple[Skill, ...]:
     return tuple(known[name] for name in names)
 
 
-def _print(result: DemoResult, num_misses: int) -> None:
+def _print(result: DemoResult, title: str, num_misses: int) -> None:
     console = Console()
-    table = Table("skill", "", "bar", "right", "share", "", title="Demo model, held-out conversations, greedy")
+    table = Table("skill", "", "bar", "right", "share", "", title=title)
     for row in result.rows:
         verdict = "[green]met[/]" if row.is_met else "[bold red]missed[/]"
         table.add_row(

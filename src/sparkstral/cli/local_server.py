@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import uvicorn
 
@@ -28,10 +29,11 @@ def local_server(config: EngineConfig) -> Iterator[str]:
     Raises CheckpointError, ConfigError and NotReadyError as the engine does.
     """
     tokenizer = ChatTokenizer.load(config.model_path)
-    client = ProcessEngineClient(config)
-    app = create_app(client, tokenizer, ServerConfig())
     listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    port = listener.getsockname()[1]
+    client = ProcessEngineClient(replace(config, port=port))
+    app = create_app(client, tokenizer, ServerConfig())
+    url = f"http://127.0.0.1:{port}"
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listener])), name="local-server", daemon=True

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sparkstral.config import DEFAULT_MAX_SLOWDOWN, EngineConfig
+from sparkstral.config import DEFAULT_MAX_SLOWDOWN, MAX_DRAFT_TOKENS, EngineConfig
 from sparkstral.errors import ConfigError
 from sparkstral.units import GiB, KiB, MiB
 
@@ -36,6 +36,31 @@ KvDir = Annotated[
     Path | None, typer.Option("--kv-dir", help="A folder in which cached prefixes of long prompts outlive a restart.")
 ]
 KvDirSize = Annotated[str | None, typer.Option("--kv-dir-size", help="How large it may get. Default: 64GiB.")]
+
+
+class Speculative(StrEnum):
+    auto = "auto"
+    eagle = "eagle"
+    prompt_lookup = "prompt-lookup"
+    off = "off"
+
+
+SpeculativeChoice = Annotated[
+    Speculative,
+    typer.Option(
+        "--speculative", help="Who guesses tokens ahead; answers stay the same. auto: a draft head if there is one."
+    ),
+]
+DraftModel = Annotated[
+    Path | None, typer.Option("--draft-model", help="The folder of a draft head. Default: eagle/ in MODEL's folder.")
+]
+MaxDraftTokens = Annotated[
+    int,
+    typer.Option(
+        "--max-draft-tokens", min=1, max=MAX_DRAFT_TOKENS, help="Tokens guessed ahead at most; fewer where that pays."
+    ),
+]
+
 Threads = Annotated[int | None, typer.Option("--threads", min=1, help="CPU threads. Default: all cores.")]
 
 
@@ -80,6 +105,18 @@ class Kernels(StrEnum):
 
 KernelsChoice = Annotated[
     Kernels, typer.Option("--kernels", help="On a GPU: its own kernels, or plain PyTorch, slow and large.")
+]
+
+class PrecisionName(StrEnum):
+    bf16 = "bf16"
+    fp8 = "fp8"
+
+
+DenseChoice = Annotated[
+    PrecisionName, typer.Option("--dense", help="How attention's projections and the output head are held.")
+]
+KvChoice = Annotated[
+    PrecisionName, typer.Option("--kv", help="How the cached latents are held; fp8 takes 0.6 of the memory.")
 ]
 
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)\s*(GiB|MiB|KiB|GB|MB|KB|G|M|K|B)?$", re.IGNORECASE)
@@ -137,6 +174,8 @@ def engine_config(
     *,
     device: Device = Device.auto,
     kernels: Kernels = Kernels.auto,
+    dense: PrecisionName = PrecisionName.bf16,
+    kv: PrecisionName = PrecisionName.bf16,
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
@@ -144,6 +183,9 @@ def engine_config(
     kv_memory: str | None = None,
     kv_dir: Path | None = None,
     kv_dir_size: str | None = None,
+    speculative: Speculative = Speculative.auto,
+    draft_model: Path | None = None,
+    max_draft_tokens: int = MAX_DRAFT_TOKENS,
     threads: int | None = None,
     reads_images: bool = True,
 ) -> EngineConfig:
@@ -161,7 +203,12 @@ def engine_config(
         model_path=model_path,
         device=device.value,
         kernels=kernels.value,
+        dense=dense.value,
+        kv=kv.value,
         max_model_len=max_model_len,
         max_slowdown=max_slowdown or None,
+        speculative=speculative.value,
+        draft_model_path=draft_model,
+        max_draft_tokens=max_draft_tokens,
         **{name: value for name, value in given.items() if value is not None},
     )

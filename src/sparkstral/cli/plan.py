@@ -19,11 +19,11 @@ from sparkstral.checkpoint.facts import ModelFacts, facts_of_folder, facts_of_pa
 from sparkstral.checkpoint.locate import is_hub_id
 from sparkstral.checkpoint.slots import TensorClass
 from sparkstral.cli import options
-from sparkstral.cli.hub_headers import fetch_headers
 from sparkstral.cli.model_folder import resolve_model
 from sparkstral.config import DEFAULT_MAX_NUM_SEQS
 from sparkstral.engine.spark_plan import SparkPlan, Target, plan_spark
 from sparkstral.errors import ConfigError
+from sparkstral.hub.headers import fetch_headers
 from sparkstral.memory.holders import Holder, advice, gpu_free_bytes, gpu_holders, host_holders
 from sparkstral.memory.holding import DraftHead, Holding
 from sparkstral.memory.host import DEFAULT_TOTAL_BYTES

@@ -12,7 +12,8 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, Literal
 
@@ -24,7 +25,7 @@ from sparkstral.api.app import create_app
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
-from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
@@ -35,6 +36,7 @@ from sparkstral.config import (
     DEFAULT_MAX_SLOWDOWN,
     DEFAULT_PORT,
     DEFAULT_REQUEST_TIMEOUT_S,
+    MAX_DRAFT_TOKENS,
     SERVED_MODEL_NAME,
     ServerConfig,
 )
@@ -57,11 +59,16 @@ def serve(
     max_num_seqs: options.MaxNumSeqs = DEFAULT_MAX_NUM_SEQS,
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     kv_memory: options.KvMemory = None,
     kv_dir: options.KvDir = None,
     kv_dir_size: options.KvDirSize = None,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
+    speculative: options.SpeculativeChoice = options.Speculative.auto,
+    draft_model: options.DraftModel = None,
+    max_draft_tokens: options.MaxDraftTokens = MAX_DRAFT_TOKENS,
     threads: options.Threads = None,
     drain_s: Annotated[
         float, typer.Option(min=0, help="Seconds that answers under way have to end after SIGTERM or Ctrl-C.")
@@ -84,10 +91,13 @@ def serve(
     """Serve MODEL to OpenAI clients. Without MODEL: the small demo, on any machine."""
     log_style: Literal["json", "text"] = "json" if as_json else "text"
     logs.configure(log_style)
+    _listen(host, port).close()  # said before a download, which may take an hour
     engine_config = options.engine_config(
-        resolve_model(model),
+        Path(model),
         device=device,
         kernels=kernels,
+        dense=dense,
+        kv=kv,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -95,9 +105,13 @@ def serve(
         kv_memory=kv_memory,
         kv_dir=kv_dir,
         kv_dir_size=kv_dir_size,
+        speculative=speculative,
+        draft_model=draft_model,
+        max_draft_tokens=max_draft_tokens,
         threads=threads,
         reads_images=not no_vision,
     )
+    engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
     server_config = ServerConfig(
         host=host,
         port=port,
@@ -111,6 +125,7 @@ def serve(
         allowed_image_hosts=options.check_image_hosts(allow_image_host),
     )
     warn_of_open_doors(server_config)
+    engine_config = replace(engine_config, port=port)
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)

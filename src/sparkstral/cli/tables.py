@@ -200,3 +200,50 @@ def print_tune(document: Row) -> None:
         ],
     )  # fmt: skip
     print(f"choices: {document['output']}")
+
+
+def print_precision(document: Row) -> None:
+    """Each setting beside the one that it is compared with, for each text, and what it loses of the questions."""
+    describe(document)
+    columns = ("setting", "text", "positions", "loss", "before", "KL mean", "99 %", "max", "top-1 agrees", "")
+    rows = [
+        _precision_row(setting, part.get("text", "all"), part, verdict)
+        for row in document["rows"]
+        for setting, verdict, part in (
+            (row["setting"], row["verdict"], row), *(("", None, part) for part in row["texts"])
+        )
+    ]
+    draw(f"{document['checkpoint']}, compared with {document['compared_with']}", columns, rows)
+    if skills := document.get("skills"):
+        names = list(skills)
+        stored = skills[document["compared_with"]]
+        shares = [
+            [row["skill"], row["label"], f"{row['bar']:.0%}"]
+            + [f"{skills[name][at]['num_right']}/{row['num_items']}" for name in names] + [""]
+            for at, row in enumerate(stored)
+        ]  # fmt: skip
+        draw("questions answered right", ("skill", "", "bar", *names, ""), shares)
+    for name, why in document["left_out"].items():
+        print(f"{name} is left out: {why}.")
+    print_faults([{"operation": row["setting"], "name": "", **row} for row in document["rows"]])
+
+
+def _precision_row(setting: str, text: str, part: Row, verdict: str | None) -> list[str]:
+    figures = [part["loss"], part["loss_first"], part["kl_mean"], part["kl_quantiles"]["0.99"], part["kl_max"]]
+    return [
+        setting, text, f"{part['num_positions']:,}", *(f"{figure:.3g}" for figure in figures),
+        f"{part['top1_agreement']:.2%}", coloured(verdict),
+    ]  # fmt: skip
+
+
+def print_worst(document: Row) -> None:
+    """The comparison, then where the two differ most."""
+    print_precision(document)
+    for row in document["rows"]:
+        columns = ("text", "at", "KL", "after", "stands", f"{document['compared_with']} says", f"{row['setting']} says")
+        worst = [
+            [each["text"], f"{each['position']:,}", f"{each['kl']:.3g}"]
+            + [repr(each[name]) for name in ("before", "token", "likeliest_first", "likeliest")]
+            for each in row["worst"]
+        ]
+        draw("worst positions", columns, worst, num_texts=7)

@@ -30,6 +30,7 @@ from sparkstral.model.pixtral import Attend
 from sparkstral.model.weights import ModelWeights
 from sparkstral.runner.compile_worker import CompileSetup, start_workers
 from sparkstral.runner.decode_sizes import decode_sizes
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.held import held_bytes, split_shared_expert, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
@@ -65,12 +66,17 @@ class FastParts:
         self._kernels = kernels
         self._device = device
         self._dtype = dtype
-        self._holding = Holding()
+        self._holding = Holding(config.dense, config.kv)
         self._compilers: list[subprocess.Popen[bytes]] = []
         self._beside_bytes = 0  # in use on the device before the first launch, and not PyTorch's
         self.workspace = FastWorkspace(
             model=load_plan.config,
-            kernels=KernelSizes(kernels.decode.max_splits, kernels.moe.max_few, kernels.sampling.stretch),
+            kernels=KernelSizes(
+                kernels.decode.max_splits,
+                kernels.moe.max_few,
+                kernels.sampling.stretch,
+                kernels.token_logprobs.stretch,
+            ),
             dtype_bytes=dtype.itemsize,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
@@ -99,25 +105,36 @@ class FastParts:
                 self._config.block_size_tokens,
                 capability,
                 self._kernels,
+                self._config.dense,
+                self._config.kv,
             )
         )
 
+    def make_model(self, weights: ModelWeights, max_model_len: int) -> FastMistral4:
+        """Takes `weights` over; the caller is to forget them."""
+        limits, device = self.limits(max_model_len), self._device
+        return FastMistral4(
+            self._load_plan.config, weights, self._kernels, limits, device, self._dtype, self._config.dense
+        )
+
+    def make_encoder(self, weights: ModelWeights) -> EncoderCache | None:
+        """None where the model reads no images."""
+        config = self._load_plan.config
+        return build_encoder(config, weights.vision, self._device, self._dtype, self._vision_attention)
+
     def make_runner(
         self,
-        weights: ModelWeights,
+        model: FastMistral4,
         num_blocks: int,
-        max_model_len: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
+        encoder: EncoderCache | None = None,
     ) -> FastRunner:
-        """Takes `weights` over; the caller is to forget them."""
-        model_config, device = self._load_plan.config, self._device
-        model = FastMistral4(
-            model_config, weights, self._kernels, self.limits(max_model_len), device, self._dtype
-        )
+        config, model_config, device = self._config, self._load_plan.config, self._device
+        if device.type == "cuda":
+            torch.cuda.empty_cache()  # what was made of the weights has left PyTorch more than the plan knows of
         pool = allocate_latent_pool(
-            model_config.num_hidden_layers, num_blocks, self._config.block_size_tokens, device, self._dtype
+            model_config.num_hidden_layers, num_blocks, config.block_size_tokens, device, self._dtype, config.kv
         )
-        encoder = build_encoder(model_config, weights.vision, device, self._dtype, self._vision_attention)
         runner = FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, encoder)
         self._beside_bytes = taken_now(device).beside_bytes
         return runner

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable
 
 from sparkstral.config import EngineConfig
-from sparkstral.engine.build import build_engine
+from sparkstral.engine.build import build_engine, exclusive_device
+from sparkstral.engine.device_lock import DeviceLock
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import STOPPED, FromEngine, Ready, StatusChanged
 from sparkstral.errors import ConfigError, SparkstralError
@@ -27,7 +28,10 @@ def live(config: EngineConfig, inbox: Inbox, send: Callable[[FromEngine], None])
         send(StatusChanged(EngineStatus(phase, progress, detail)))
 
     is_usage_error = False
+    lock: DeviceLock | None = None
     try:
+        if (device := exclusive_device(config)) is not None:
+            lock = DeviceLock.take(device, config.port)
         core, info = build_engine(config, inbox, send, report)
         report(EnginePhase.WARMING_UP)
         core.warm_up()
@@ -40,4 +44,7 @@ def live(config: EngineConfig, inbox: Inbox, send: Callable[[FromEngine], None])
     except BaseException as error:  # a MemoryError too must be told
         logger.exception("the engine ends")
         reason = f"A defect of the engine ({type(error).__name__}); its log has the details."
+    finally:
+        if lock is not None:
+            lock.release()
     send(StatusChanged(EngineStatus(EnginePhase.DEAD, detail=reason, is_usage_error=is_usage_error)))

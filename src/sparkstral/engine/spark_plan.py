@@ -21,7 +21,6 @@ from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory
 from sparkstral.memory.projection import Projection, project_plan
 from sparkstral.memory.vision_workspace import VisionWorkspace
-from sparkstral.model.config import LATENT_WIDTH
 from sparkstral.runner.decode_sizes import decode_sizes
 
 
@@ -53,8 +52,8 @@ def plan_spark(facts: ModelFacts, target: Target) -> SparkPlan:
         holding = target.holding
         if not target.with_vision:
             config = replace(config, vision=None)
-        layout = KvLayout(
-            holding.kv_layers(config), LATENT_WIDTH, BYTES_PER_VALUE[holding.kv], DEFAULT_BLOCK_SIZE_TOKENS
+        layout = KvLayout.of(
+            holding.kv, holding.kv_layers(config), BYTES_PER_VALUE["bf16"], DEFAULT_BLOCK_SIZE_TOKENS
         )
         max_num_seqs = max(DEFAULT_MAX_NUM_SEQS, target.concurrency or 0)
         workspace = FastWorkspace(

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sparkstral.demo import SKILLS, EvalItem, EvalTurn, Skill, eval_items
+from sparkstral.demo import EvalItem, EvalTurn, Skill, eval_items, skill_named
 from sparkstral.evals.endpoint import Endpoint, EndpointError
 
+Judge = Callable[[EvalItem, EvalTurn, dict[str, Any]], str | None]  # why an answer is wrong; None: it is right
 MAX_ANSWER_TOKENS = 400  # longer than any right answer; an endless one is wrong anyway
 
 
@@ -62,17 +63,15 @@ class DemoResult:
 
 async def run_demo(
     url: str,
+    items: Sequence[EvalItem],
     *,
-    num_items: int,
-    num_long_items: int,
-    seed: int,
-    skills: Iterable[Skill] = SKILLS,
+    judge: Judge = EvalItem.wrong,
     concurrency: int = 16,
     on_item: Callable[[str, bool], None] = lambda skill, right: None,
 ) -> DemoResult:
-    """Ask `num_items` held-out conversations of each row and count; `num_long_items` of each length of a pass key.
+    """Ask each conversation and count.
 
-    `on_item` hears of each one (skill, right).
+    `judge` is how an answer is taken; `on_item` hears of each conversation (skill, right).
 
     Raises EndpointError when the server cannot be reached; a refused or failed request counts as wrong.
     """
@@ -82,17 +81,16 @@ async def run_demo(
     try:
         model = await endpoint.model_name()
 
-        async def judge(item: EvalItem) -> tuple[EvalItem, Miss | None, int]:
+        async def ask(item: EvalItem) -> tuple[EvalItem, Miss | None, int]:
             async with slots:
-                miss, num_tokens = await _ask(endpoint, model, item)
+                miss, num_tokens = await _ask(endpoint, model, item, judge)
             on_item(item.skill, miss is None)
             return item, miss, num_tokens
 
-        items = draw_items(skills, num_items, num_long_items, seed)
-        judged = await asyncio.gather(*map(judge, items))
+        judged = await asyncio.gather(*map(ask, items))
     finally:
         await endpoint.aclose()
-    by_name = {skill.name: skill for skill in skills}
+    by_name = {item.skill: skill_named(item.skill) for item in items}
     counts: dict[tuple[str, str], list[int]] = {}
     for item, miss, _ in judged:
         label = item.label if by_name[item.skill].bar_for_each_label else ""
@@ -116,22 +114,23 @@ def draw_items(skills: Iterable[Skill], num_items: int, num_long_items: int, see
     return items
 
 
-async def _ask(endpoint: Endpoint, model: str, item: EvalItem) -> tuple[Miss | None, int]:
+async def _ask(endpoint: Endpoint, model: str, item: EvalItem, judge: Judge) -> tuple[Miss | None, int]:
     num_tokens = 0
     for turn in item.turns:
         try:
-            answer = await endpoint.complete(_body(model, item, turn))
+            answer = await endpoint.complete(request_body(model, item, turn))
         except EndpointError as error:
             return _miss(item, turn, f"the server answered: {error}"), num_tokens
         num_tokens += answer["usage"]["completion_tokens"]
         message = answer["choices"][0]["message"]
-        why = item.wrong(turn, {**message, "reasoning": message.get("reasoning_content", "")})
+        why = judge(item, turn, {**message, "reasoning": message.get("reasoning_content", "")})
         if why is not None:
             return _miss(item, turn, why), num_tokens
     return None, num_tokens
 
 
-def _body(model: str, item: EvalItem, turn: EvalTurn) -> dict[str, Any]:
+def request_body(model: str, item: EvalItem, turn: EvalTurn) -> dict[str, Any]:
+    """The chat completion that asks for one turn, with the right earlier turns."""
     conversation = item.conversation
     body: dict[str, Any] = {
         "model": model,

@@ -20,9 +20,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,17 @@ from triton.runtime.jit import MockTensor
 
 from sparkstral.errors import ConfigError
 from sparkstral.kernels import pack
+from sparkstral.kernels.candidates import CANDIDATES
 from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels.tuned import as_json, changed
 
 SCHEMA_VERSION = 1
 # The most that a block may have. GB10: CUDA programming guide, compute capability 12.x (99 KiB); H200: 9.0 (227 KiB).
 SHARED_BYTES = {121: 101_376, 90: 232_448}
+_SHIPPED: Mapping[str, Any] = {}  # no changes
 _TYPES = {
     "bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64,
-    "i32": torch.int32, "i64": torch.int64, "fp8e4nv": torch.float8_e4m3fn,
+    "u8": torch.uint8, "i32": torch.int32, "i64": torch.int64, "fp8e4nv": torch.float8_e4m3fn,
 }  # fmt: skip
 
 
@@ -59,10 +62,14 @@ class Variant:
     needs: tuple[str, ...]
     missing: tuple[str, ...]  # of `needs`, what is not in the PTX
     seconds: float
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the shipped configuration, by dotted path
+    error: str = ""  # why it does not compile
 
     def faults(self, capability: int) -> list[str]:
         """Why it must not be shipped."""
         found = [f"no {instruction} in its PTX" for instruction in self.missing]
+        if self.error:
+            found.append(f"does not compile: {self.error}")
         if self.spill_bytes:
             found.append(f"{self.spill_bytes} bytes of registers spill")
         if self.shared_bytes > SHARED_BYTES[capability]:
@@ -103,9 +110,10 @@ def operations() -> list[str]:
     return sorted(file.parent.name for file in Path(__file__).parent.glob("*/triton_kernel.py"))
 
 
-def specs_of(operation: str, capability: int) -> list[KernelSpec]:
+def specs_of(operation: str, capability: int, changes: Mapping[str, Any] = _SHIPPED) -> list[KernelSpec]:
+    """What `operation` launches under its shipped configuration with `changes` (kernels/tuned)."""
     module = importlib.import_module(f"sparkstral.kernels.{operation}.triton_kernel")
-    found: list[KernelSpec] = module.specs(module.CONFIGS[divmod(capability, 10)])
+    found: list[KernelSpec] = module.specs(changed(module.CONFIGS[divmod(capability, 10)], changes))
     return found
 
 
@@ -182,38 +190,83 @@ def _ptxas_usage(ptx: str, capability: int) -> str:
         return subprocess.run(command, check=True, capture_output=True, text=True).stderr
 
 
-def _build_one(operation: str, index: int, capability: int, output: Path | None) -> Variant:
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A variant: the one of this number among those that an operation has with these changes."""
+
+    operation: str
+    index: int
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def shipped_tasks(capability: int, chosen: Sequence[str] = ()) -> list[_Task]:
+    return [
+        _Task(operation, index)
+        for operation in chosen or operations()
+        for index in range(len(specs_of(operation, capability)))
+    ]
+
+
+def candidate_tasks(capability: int, chosen: Sequence[str] = ()) -> list[_Task]:
+    """The variants of kernels/candidates that are not shipped, each once."""
+    found = []
+    seen = {_identity(spec) for _, spec in all_specs(capability)}
+    for axis in CANDIDATES:
+        if chosen and axis.operation not in chosen:
+            continue
+        for changes in axis.alternatives:
+            for index, spec in enumerate(specs_of(axis.operation, capability, changes)):
+                if _identity(spec) not in seen:
+                    seen.add(_identity(spec))
+                    found.append(_Task(axis.operation, index, changes))
+    return found
+
+
+def _identity(spec: KernelSpec) -> str:
+    return repr((spec.function, sorted(spec.signature.items()), sorted(spec.constants.items()), spec.options))
+
+
+def _build_one(task: _Task, capability: int, output: Path | None) -> Variant:
     stand_in(capability)
-    variant, files = build(operation, specs_of(operation, capability)[index], capability)
+    spec = specs_of(task.operation, capability, task.changes)[task.index]
+    if task.changes:
+        return _build_candidate(task, spec, capability)
+    variant, files = build(task.operation, spec, capability)
     if output is not None:
         for suffix, content in files.items():
             (output / f"{variant.key}.{suffix}").write_bytes(content)
     return variant
 
 
+def _build_candidate(task: _Task, spec: KernelSpec, capability: int) -> Variant:
+    """A candidate may fail: that is what is asked."""
+    begin, changes = time.perf_counter(), as_json(task.changes)
+    try:
+        return replace(build(task.operation, spec, capability)[0], changes=changes)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:300]
+        seconds = time.perf_counter() - begin
+        return Variant(task.operation, spec.name, "", 0, 0, 0, tuple(spec.needs), (), seconds, changes, said)
+
+
 def build_all(
     capability: int,
     workers: int,
+    tasks: Sequence[_Task],
     output: Path | None = None,
-    chosen: Sequence[str] = (),
     on_variant: Callable[[int, int, Variant], None] = lambda *_: None,
 ) -> list[Variant]:
-    """Compile every shipped variant (or those of the `chosen` operations) in `workers` processes; with `output`, into
-    a pack. `on_variant` hears (number done, number of all, the newest)."""
+    """Compile variants in `workers` processes; with `output`, into a pack. `on_variant` hears (number done, number of
+    all, the newest)."""
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-    tasks = [
-        (operation, index)
-        for operation in chosen or operations()
-        for index in range(len(specs_of(operation, capability)))
-    ]
     found = {}
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(_build_one, *task, capability, output): task for task in tasks}
+        waiting = {pool.submit(_build_one, task, capability, output): number for number, task in enumerate(tasks)}
         for done, future in enumerate(as_completed(waiting), 1):
             found[waiting[future]] = future.result()
             on_variant(done, len(tasks), future.result())
-    variants = [found[task] for task in tasks]
+    variants = [found[number] for number in range(len(tasks))]
     if output is not None:
         pack.write_manifest(output, capability, [asdict(variant) for variant in variants])
     return variants
@@ -225,10 +278,13 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="the folder of the pack to write")
     parser.add_argument("--json", type=Path, help="a file for the report")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--all-candidates", action="store_true", help="what `tune` may choose, and not what is shipped")
     parser.add_argument("operations", nargs="*", help="only these")
     arguments = parser.parse_args()
     try:
         capability = parse_target(arguments.target)
+        if arguments.all_candidates and arguments.output:
+            raise ConfigError("--all-candidates makes no pack, which holds shipped kernels alone: leave out --output.")
     except ConfigError as error:
         print(f"sparkstral: {error}", file=sys.stderr)
         return 2
@@ -237,11 +293,13 @@ def main() -> int:
         print(f"{done}/{total} {variant.operation}: {variant.name}", flush=True)
 
     begin = time.perf_counter()
-    variants = build_all(capability, arguments.workers, arguments.output, arguments.operations, show)
+    tasks = (candidate_tasks if arguments.all_candidates else shipped_tasks)(capability, arguments.operations)
+    variants = build_all(capability, arguments.workers, tasks, arguments.output, show)
     rows = [{**asdict(variant), "faults": variant.faults(capability)} for variant in variants]
     report = {
         "schema_version": SCHEMA_VERSION,
         "kind": "kernels build",
+        "candidates": arguments.all_candidates,
         "target": f"sm_{capability}a",
         "triton": triton.__version__,
         "pack": None if arguments.output is None else str(arguments.output),

@@ -67,10 +67,23 @@ CANDIDATES = (
         {"num_programs": 264}, {"num_programs": 96}, {"rows": 128, "depth": 64, "num_stages": 7},
         {"depth": 256, "num_stages": 3}, {"num_stages": 3}, {"num_stages": 6}, {"depth": 64, "num_stages": 6},
     )),
+    Axis("fp8_linear", "rows at once", tuple(
+        {"fma_elements": elements, "fma_num_warps": warps}
+        for elements, warps in ((8192, 4), (16384, 8), (32768, 4), (32768, 8), (65536, 8))
+    )),
+    Axis("fp8_linear", "rows at once up to", tuple({"max_fma_tokens": limit} for limit in (0, 1, 2, 4))),
+    Axis("fp8_linear", "tiles", (
+        {"num_programs": 264}, {"num_programs": 96}, {"depth": 256, "num_stages": 4}, {"num_stages": 4},
+        {"num_stages": 5}, {"rows": 128, "num_stages": 4},
+    )),
     Axis("mla_decode", "attention", (
         {"split_tokens": 128}, {"max_splits": 64}, {"max_splits": 32}, {"num_programs": 132}, {"num_programs": 48},
         {"single": RowTile(32, 32, 4, 5)}, {"single": RowTile(32, 64, 8, 5)}, {"single": RowTile(32, 64, 4, 3)},
         {"single": RowTile(16, 64, 4, 5)}, {"single": RowTile(16, 32, 4, 3)}, {"single": RowTile(64, 64, 8, 5)},
+    )),
+    Axis("mla_decode", "attention, KV FP8", tuple(
+        {"fp8_tiles.0": RowTile(*shape)}
+        for shape in ((32, 32, 4, 5), (32, 64, 8, 3), (32, 32, 8, 5), (16, 32, 4, 4), (32, 32, 4, 3))
     )),
     Axis("mla_decode", "combination", (
         {"combine_splits": 32}, {"value_rows": 128}, {"value_rows": 32}, {"num_warps": 4},

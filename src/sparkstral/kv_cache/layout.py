@@ -1,12 +1,18 @@
 """How many bytes the latent cache takes, and how tokens are counted in blocks.
 
 Owns the arithmetic of the cache's size; must not know who uses a block. Source: 256 latent + 64 rope values
-for each token and layer (docs/model.md); 36 layers in bfloat16 are 23,040 bytes a token.
+for each token and layer (docs/model.md); 36 layers in bfloat16 are 23,040 bytes a token, in FP8 13,896: a byte for each
+of the 256, two for each of the 64, and a scale of two (kernels/latent_pool, which a test compares).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from sparkstral.types import Precision
+
+_LATENT, _ROPE = 256, 64
+_FP8_SLOT_BYTES = _LATENT + 2 * _ROPE + 2
 
 NULL_BLOCK = 0
 """Block 0 never belongs to a request. Block tables are padded with it, and a padded row of a captured graph
@@ -33,6 +39,13 @@ class KvLayout:
     dtype_bytes: int
     block_size_tokens: int
     num_null_blocks: int = 1  # that no request gets; vLLM's sums, which the plan repeats for its fallback, have none
+
+    @classmethod
+    def of(cls, kv: Precision, num_layers: int, dtype_bytes: int, block_size_tokens: int) -> KvLayout:
+        """`dtype_bytes`: of the model's own dtype, which latents have that are not in FP8."""
+        if kv == "fp8":
+            return cls(num_layers, _FP8_SLOT_BYTES, 1, block_size_tokens)
+        return cls(num_layers, _LATENT + _ROPE, dtype_bytes, block_size_tokens)
 
     @property
     def bytes_per_token(self) -> int:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkstral.kv_cache.layout import KvLayout
-from sparkstral.memory.holding import BYTES_PER_VALUE, Precision
+from sparkstral.memory.holding import BYTES_PER_VALUE
 from sparkstral.memory.host import DEFAULT_TOTAL_BYTES
 from sparkstral.memory.lines import PlanLine
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory
 from sparkstral.model.config import QK_NOPE_HEAD_DIM, QK_ROPE_HEAD_DIM, V_HEAD_DIM, ModelConfig
+from sparkstral.types import Precision
 from sparkstral.units import GiB, format_gib
 
 DEFAULT_UTILIZATION = 0.75

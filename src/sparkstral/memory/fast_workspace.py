@@ -20,6 +20,7 @@ from sparkstral.model.config import (
     V_HEAD_DIM,
     ModelConfig,
 )
+from sparkstral.types import MAX_BIASED_TOKENS, MAX_TOP_LOGPROBS
 from sparkstral.units import MiB
 
 _PREFILL_KEYS = 16_384  # expanded at once, 13 KB each: longer contexts are walked in pieces, at little cost
@@ -27,6 +28,7 @@ _PREFILL_KEYS = 16_384  # expanded at once, 13 KB each: longer contexts are walk
 # less often its weights are decoded. On an H200, 2026-12-02: 8,192 tokens take 6.6 ms a layer at once, 8.0 in halves.
 _MOE_TOKENS = 16_384
 _BUCKETS = 2_048  # of a row's histogram, kernels/sampling
+_PROMPT_LOGITS = 32  # rows, of a prompt whose log probabilities are wanted, runner/logprobs
 _ITEM_TOKENS, _ITEM_FIELDS, _BLOCK_TOKENS = 4, 16, 64  # kernels/moe_route
 # Not measured yet, and generous: modules of 100 kernels, cuBLAS' workspaces, and what a graph of 440 launches holds.
 _MODULES_BYTES = 768 * MiB
@@ -40,9 +42,10 @@ class KernelSizes:
     max_splits: int  # of a sequence, kernels/mla_decode
     max_few: int  # tokens, kernels/moe_experts
     sampling_stretch: int  # tokens of the vocabulary, kernels/sampling
+    logprobs_stretch: int  # the same of kernels/token_logprobs
 
 
-GB10_KERNELS = KernelSizes(max_splits=64, max_few=64, sampling_stretch=4096)
+GB10_KERNELS = KernelSizes(max_splits=64, max_few=64, sampling_stretch=4096, logprobs_stretch=4096)
 """Of the shipped configurations for CUDA capability 12.1; a test holds them equal."""
 
 
@@ -71,6 +74,8 @@ class FastWorkspace:
             + self.prefill_bytes(max_model_len)
             + self.moe_bytes()
             + self.sampling_bytes()
+            + self.records_bytes()
+            + self.logprobs_bytes()
             + self.positions_bytes(max_model_len)
         )
         return (
@@ -128,6 +133,18 @@ class FastWorkspace:
         stretches = -(-self.model.vocab_size // self.kernels.sampling_stretch)
         return self.max_num_seqs * (8 * self.model.vocab_size + 20 * stretches + 16 * _BUCKETS)
 
+    def records_bytes(self) -> int:
+        """kernels/penalties: what each request has said, and its biases; one record is on its way from the host."""
+        return (self.max_num_seqs + 1) * (self.model.vocab_size + 2 * MAX_BIASED_TOKENS) * 4
+
+    def logprobs_bytes(self) -> int:
+        """kernels/token_logprobs: the likeliest tokens of each stretch, and of each sampled and each prompt's token,
+        on the device and twice on the host."""
+        stretches = -(-self.model.vocab_size // self.kernels.logprobs_stretch)
+        found = max(self.max_num_seqs, _PROMPT_LOGITS) * stretches * (8 + 8 * MAX_TOP_LOGPROBS)
+        prompt = -(-self.max_num_batched_tokens // _PROMPT_LOGITS) * _PROMPT_LOGITS
+        return found + 3 * (self.max_num_seqs + prompt) * 4 * (1 + 2 * MAX_TOP_LOGPROBS)
+
     def positions_bytes(self, max_model_len: int) -> int:
         """The rotation and the query's scale of every position."""
         return max_model_len * (4 * QK_ROPE_HEAD_DIM + self.dtype_bytes)
@@ -140,6 +157,6 @@ class FastWorkspace:
         token += heads * (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM + V_HEAD_DIM)
         tokens = self.max_num_batched_tokens * (token * self.dtype_bytes + 4 * QK_ROPE_HEAD_DIM + 40)
         absorbed = self.max_num_seqs * heads * LATENT_WIDTH * self.dtype_bytes
-        logits = self.max_num_seqs * model.vocab_size * (4 + self.dtype_bytes)
+        logits = max(self.max_num_seqs, _PROMPT_LOGITS) * model.vocab_size * (4 + self.dtype_bytes)
         images = vision_batch_bytes(model, self.dtype_bytes)
         return max(tokens + absorbed + 2 * logits, images) * 5 // 4 + 96 * MiB

@@ -7,7 +7,6 @@ or tensors. Sources: docs/model.md 2.4 and 3.2 (vision), 5 (draft head).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from sparkstral.memory.lines import PlanLine
 from sparkstral.model.config import (
@@ -18,8 +17,8 @@ from sparkstral.model.config import (
     V_HEAD_DIM,
     ModelConfig,
 )
+from sparkstral.types import Precision
 
-Precision = Literal["bf16", "fp8"]
 BYTES_PER_VALUE = {"bf16": 2, "fp8": 1}
 ROW_SCALE_BYTES = 4  # of a matrix in FP8: a float32 for each row
 _DRAFT_MLP_WIDTH = 12_288
@@ -56,8 +55,8 @@ class DraftHead:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What the engine's own flags choose. `dense` is of attention and output head; the experts stay as stored, and
-    embedding, routers and norms in bfloat16."""
+    """What the engine's own flags choose. `dense` is of attention's projections but kv_b_proj, and the output head;
+    the experts stay as stored, and embedding, routers and norms in bfloat16."""
 
     dense: Precision = "bf16"
     kv: Precision = "bf16"

@@ -21,6 +21,9 @@ _PAGE_CACHE = PlanLine(
     "page cache", 256 * MiB, "loading passes it by: it grew by so much on an H200, 2026-12-02; the kernel may drop it"
 )
 
+GROWTH = PlanLine("host processes", 1 * GiB, "allowance for what server and engine still take of the shared memory")
+"""For an engine that plans at its start: its context, its libraries and the system are taken off already."""
+
 
 def host_lines(*, is_live: bool) -> tuple[PlanLine, ...]:
     """With `is_live`, the system's own share is not in what is available, nor is droppable page cache."""

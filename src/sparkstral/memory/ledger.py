@@ -37,16 +37,15 @@ def draw_ledger(planned: Sequence[PlanLine], measured: Mapping[str, int], taken_
 
 
 def group_ledger(ledger: MemoryLedger) -> list[dict[str, Any]]:
-    """Weights, KV, workspace and graphs: planned, actual and their difference as a share of the plan; None where a part
-    was not measured."""
+    """Weights, KV, workspace and graphs: planned, actual and their difference as a share of the plan; None where
+    nothing of it was measured."""
     rows = []
     for group in GROUPS:
         lines = [line for line in ledger.lines if _GROUPS.get(line.name, "weights") == group]
         planned = sum(line.planned_bytes for line in lines)
         actual = [line.actual_bytes for line in lines if line.actual_bytes is not None]
-        is_known = len(actual) == len(lines) > 0
         row: dict[str, Any] = {"name": group, "planned_bytes": planned, "actual_bytes": None, "difference": None}
-        if is_known:
+        if actual:
             row["actual_bytes"] = sum(actual)
             row["difference"] = sum(actual) / planned - 1 if planned else None
         rows.append(row)

@@ -116,8 +116,9 @@ def draw_plan(request: PlanRequest, available: AvailableMemory) -> MemoryPlan:
     num_blocks = room.num_blocks(length)
     number = request.concurrency or 1
     at_once = f"{number:,} of them at once, " if number > 1 else ""
+    spare_bytes = room.left_bytes(length) - num_blocks * request.layout.bytes_per_block
     verdict = (
-        f"Fits: one request may have {length:,} tokens, {at_once}all together "
+        f"Fits with {format_gib(spare_bytes)} to spare: one request may have {length:,} tokens, {at_once}all together "
         f"{request.layout.capacity_tokens(num_blocks):,}."
     )
     if length < wanted:

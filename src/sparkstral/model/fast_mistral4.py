@@ -1,8 +1,9 @@
 """Mistral Small 4's text network through the Triton kernels: token ids to logits, weights as they are stored.
 
 Owns the order of the launches, twelve a layer in a decode step, and which product is whose: few rows go through
-kernels/bf16_linear, whose parts the next kernel adds; many through PyTorch's product (cuBLAS). Its plain form, and
-what it is measured against, is model/mistral4. The residual stream has the model's dtype and is changed in place.
+kernels/bf16_linear or fp8_linear, whose parts the next kernel adds; many through PyTorch's product (cuBLAS). Its plain
+form, and what it is measured against, is model/mistral4. The residual stream has the model's dtype and is changed in
+place.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from torch.nn import functional as F
 from sparkstral.kernels.bf16_linear.triton_kernel import bf16_linear
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.kernels.embed.triton_kernel import embed
+from sparkstral.kernels.fp8_linear import triton_kernel as fp8_linear
+from sparkstral.kernels.fp8_quantize import Fp8Rows
 from sparkstral.kernels.latent_write.triton_kernel import write_latents
 from sparkstral.kernels.mla_decode import triton_kernel as mla_decode
 from sparkstral.kernels.mla_prefill import triton_kernel as mla_prefill
@@ -31,12 +34,14 @@ from sparkstral.model.config import (
     ModelConfig,
 )
 from sparkstral.model.fast_batch import FastBatch
-from sparkstral.model.fast_weights import FastLayerWeights
+from sparkstral.model.fast_weights import FastLayerWeights, Matrix, as_held, memory_of
 from sparkstral.model.linear import to_dense
 from sparkstral.model.rope import RotaryEmbedding
 from sparkstral.model.weights import ModelWeights
+from sparkstral.types import Precision
 
 MAX_LINEAR_ROWS = 32  # more go through cuBLAS
+DECODED_AT_ONCE = 1 << 24  # numbers of a weight in FP8 for cuBLAS: 32 MiB, a projection, or an eighth of the head
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +105,11 @@ class FastMistral4:
         limits: FastLimits,
         device: torch.device,
         dtype: torch.dtype,
+        dense: Precision = "bf16",
     ) -> None:
         """Takes over the memory of the experts in `weights`, whose codes it reorders in place. `dtype` is bfloat16; the
-        interpreter's products are right in float32 alone."""
+        interpreter's products are right in float32 alone. `dense`: how the attention's projections and the head are
+        held."""
         self.config = config
         self.device = device
         self.dtype = dtype
@@ -110,20 +117,25 @@ class FastMistral4:
         self.limits = limits
         self._embed_tokens = weights.embed_tokens.to(device, dtype)
         self._layers = [
-            FastLayerWeights.of(layer, config.num_attention_heads, device, dtype) for layer in weights.layers
+            FastLayerWeights.of(layer, config.num_attention_heads, device, dtype, dense) for layer in weights.layers
         ]
         self._norm = weights.norm.to(device, dtype)
-        self._lm_head = to_dense(weights.lm_head, device, dtype)
+        self._lm_head = as_held(to_dense(weights.lm_head, device, dtype), dense)
         positions = torch.arange(limits.max_positions, device=device)
         terms = RotaryEmbedding(config, device, dtype).at(positions)
         self._rotations, self._query_scales = terms.rotation, terms.query_scale
         self._workspace = FastWorkspace.allocate(kernels, config, limits, dtype, device)
 
-    @torch.inference_mode()
     def forward(self, batch: FastBatch, latent_pool: Tensor) -> Tensor:
-        """Logits [L, vocab_size] float32 of the rows batch.logits_rows; the latents are written to latent_pool
-        [num_hidden_layers, num_blocks, block_size, 320]. A batch of one absorbed group can be captured in a graph."""
-        kernels, config = self.kernels, self.config
+        """Logits [L, vocab_size] float32 of the rows batch.logits_rows; for the rest see `hidden`. A batch of one
+        absorbed group can be captured in a graph."""
+        return self.logits(self.hidden(batch, latent_pool))
+
+    @torch.inference_mode()
+    def hidden(self, batch: FastBatch, latent_pool: Tensor) -> Tensor:
+        """[L, H], what logits are made of, of the rows batch.logits_rows; the latents are written to latent_pool
+        (runner/latent_pool)."""
+        kernels = self.kernels
         stream, rotation, query_scale = embed(
             batch.input_ids, batch.sources, batch.previous, batch.positions,
             self._embed_tokens, self._rotations, self._query_scales, config=kernels.embed,
@@ -136,7 +148,7 @@ class FastMistral4:
             is_last = layer is self._layers[-1]
             q_a = self._write_latents(layer, stream, batch, terms, pool)
             if is_last and rows is not None and len(rows) == 0:
-                return torch.empty(0, config.vocab_size, dtype=torch.float32, device=self.device)
+                return stream.new_empty(0, stream.shape[1])
             values = self._attend(layer, q_a, batch, terms, pool)
             if is_last and rows is not None:  # nobody reads the others from here on
                 values, stream = values[rows], stream[rows]
@@ -145,7 +157,13 @@ class FastMistral4:
                 normed, layer.router, layer.gate_up, layer.down, stream, ROUTED_SCALING_FACTOR, stream,
                 workspace=self._workspace.moe, config=kernels.moe, pdl=kernels.pdl,
             )  # fmt: skip
-        return self._logits(self._add_norm(stream, None, self._norm))
+        return self._add_norm(stream, None, self._norm)
+
+    def scale_softmax(self, ratio: float) -> None:
+        """Multiply the softmax's scale, by way of the norm whose output is all that queries are made of. For
+        `sparkstral verify`; serving has no need of it."""
+        for layer in self._layers:
+            layer.q_a_norm.copy_(layer.q_a_norm.float() * ratio)
 
     def _write_latents(
         self, layer: FastLayerWeights, stream: Tensor, batch: FastBatch, terms: _Terms, pool: Tensor
@@ -163,13 +181,13 @@ class FastMistral4:
         kernels, workspace = self.kernels, self._workspace
         is_whole = batch.expanded is None and len(batch.absorbed) == 1
         # Rows of parts cannot be cut out, so a batch with several forms of attention takes one whole product.
-        q = self._product(q_a, layer.q_b_proj) if is_whole else F.linear(q_a, layer.q_b_proj).unsqueeze(0)
+        q = self._product(q_a, layer.q_b_proj) if is_whole else self._whole(q_a, layer.q_b_proj).unsqueeze(0)
         num_heads = self.config.num_attention_heads
         out = q_a.new_empty(len(q_a), num_heads, V_HEAD_DIM)
         for group, scale in zip(batch.absorbed, terms.absorbed_scales, strict=True):
             latents = mla_decode.absorb(
                 q if is_whole else q[:, group.rows], terms.rotation[group.rows], scale, layer.w_uk,
-                config=kernels.decode, pdl=kernels.pdl, next_weight=layer.o_proj,
+                config=kernels.decode, pdl=kernels.pdl, next_weight=memory_of(layer.o_proj),
             )  # fmt: skip
             mla_decode.mla_decode(
                 latents, pool, group.block_tables, group.cu_seqlens_q, group.seq_lens, SOFTMAX_SCALE, layer.w_uv,
@@ -206,15 +224,39 @@ class FastMistral4:
             stream, parts, weight, self.config.rms_norm_eps, config=kernels.rms_norm, pdl=kernels.pdl
         )
 
-    def _product(self, x: Tensor, weight: Tensor) -> Tensor:
+    def _product(self, x: Tensor, weight: Matrix) -> Tensor:
         """x [M, K], weight [N, K] -> parts [S, M, N]."""
         if len(x) > MAX_LINEAR_ROWS:
-            return F.linear(x, weight).unsqueeze(0)
-        return bf16_linear(x, weight, self.dtype, config=self.kernels.linear, pdl=self.kernels.pdl)
+            return self._whole(x, weight).unsqueeze(0)
+        return self._parts(x, weight, self.dtype)
 
-    def _logits(self, x: Tensor) -> Tensor:
-        """x [L, H] -> [L, V] float32."""
+    @torch.inference_mode()
+    def logits(self, x: Tensor) -> Tensor:
+        """x [L, H], of `hidden` -> [L, V] float32."""
+        if not len(x):
+            return torch.empty(0, self.config.vocab_size, dtype=torch.float32, device=self.device)
         if len(x) > MAX_LINEAR_ROWS:
-            return F.linear(x, self._lm_head).float()
-        parts = bf16_linear(x, self._lm_head, torch.float32, config=self.kernels.linear, pdl=self.kernels.pdl)
+            return self._whole(x, self._lm_head).float()
+        parts = self._parts(x, self._lm_head, torch.float32)
         return parts[0] if len(parts) == 1 else parts.sum(0)
+
+    def _parts(self, x: Tensor, weight: Matrix, out_dtype: torch.dtype) -> Tensor:
+        kernels = self.kernels
+        if isinstance(weight, Tensor):
+            return bf16_linear(x, weight, out_dtype, config=kernels.linear, pdl=kernels.pdl)
+        return fp8_linear.fp8_linear(x, weight, out_dtype, config=kernels.linear_fp8, pdl=kernels.pdl)
+
+    def _whole(self, x: Tensor, weight: Matrix) -> Tensor:
+        """x [M, K], weight [N, K] -> [M, N] by PyTorch's product."""
+        if isinstance(weight, Tensor):
+            return F.linear(x, weight)
+        num_rows, depth = weight.codes.shape
+        step = max(1, DECODED_AT_ONCE // depth)
+        if step >= num_rows:
+            return F.linear(x, fp8_linear.dequantize(weight, x.new_empty(num_rows, depth)))
+        out, decoded = x.new_empty(len(x), num_rows), x.new_empty(step, depth)
+        for begin in range(0, num_rows, step):
+            rows = slice(begin, min(begin + step, num_rows))
+            part = Fp8Rows(weight.codes[rows], weight.scale[rows])
+            out[:, rows] = F.linear(x, fp8_linear.dequantize(part, decoded[: len(part.scale)]))
+        return out

@@ -12,11 +12,15 @@ import torch
 from torch import Tensor
 
 from sparkstral.errors import ConfigError
+from sparkstral.kernels.fp8_quantize import Fp8Rows
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
 from sparkstral.kernels.nvfp4_linear.triton_kernel import reorder_
-from sparkstral.model.linear import to_dense
+from sparkstral.model.linear import to_dense, to_fp8
 from sparkstral.model.mla import split_kv_b_proj
 from sparkstral.model.weights import LayerWeights, Nvfp4Weight
+from sparkstral.types import Precision
+
+Matrix = Tensor | Fp8Rows
 
 NOT_STACKED = (
     "The experts of this checkpoint are not NVFP4, which is what the Triton kernels read. Use the NVFP4 release, or "
@@ -27,14 +31,14 @@ NOT_STACKED = (
 @dataclass(frozen=True, slots=True)
 class FastLayerWeights:
     attention_norm: Tensor  # [H]
-    a_proj: Tensor  # [Q + 320, H]: q_a, then kv_a; both read the same input
+    a_proj: Matrix  # [Q + 320, H]: q_a, then kv_a; both read the same input
     q_a_norm: Tensor  # [Q]
     kv_a_norm: Tensor  # [256]
-    q_b_proj: Tensor  # [N * 128, Q]
+    q_b_proj: Matrix  # [N * 128, Q]
     kv_b_proj: Tensor  # [N * 192, 256]: for the expanded form
     w_uk: Tensor  # [N, 64, 256]: its rows for the absorbed form
     w_uv: Tensor  # [N, 128, 256]
-    o_proj: Tensor  # [H, N * 128]
+    o_proj: Matrix  # [H, N * 128]
     ffn_norm: Tensor  # [H]
     router: Tensor  # [E, H]
     gate_up: PackedWeight  # [E + 1, 2I, H], the shared expert last
@@ -42,9 +46,10 @@ class FastLayerWeights:
 
     @classmethod
     def of(
-        cls, weights: LayerWeights, num_heads: int, device: torch.device, dtype: torch.dtype
+        cls, weights: LayerWeights, num_heads: int, device: torch.device, dtype: torch.dtype, dense: Precision
     ) -> FastLayerWeights:
-        """Takes the experts' memory over. Raises ConfigError for experts that are not NVFP4."""
+        """Takes the experts' memory over. `dense`: how the three projections are held. Raises ConfigError for experts
+        that are not NVFP4."""
         if weights.stacked is None:
             raise ConfigError(NOT_STACKED)
         attention = weights.attention
@@ -52,21 +57,31 @@ class FastLayerWeights:
         w_uk, w_uv = split_kv_b_proj(kv_b_proj, num_heads)
         return cls(
             attention_norm=weights.attention_norm.to(device, dtype),
-            a_proj=torch.cat(
-                (to_dense(attention.q_a_proj, device, dtype), to_dense(attention.kv_a_proj, device, dtype))
+            a_proj=as_held(
+                torch.cat((to_dense(attention.q_a_proj, device, dtype), to_dense(attention.kv_a_proj, device, dtype))),
+                dense,
             ),
             q_a_norm=attention.q_a_norm.to(device, dtype),
             kv_a_norm=attention.kv_a_norm.to(device, dtype),
-            q_b_proj=to_dense(attention.q_b_proj, device, dtype),
+            q_b_proj=as_held(to_dense(attention.q_b_proj, device, dtype), dense),
             kv_b_proj=kv_b_proj,
             w_uk=w_uk,
             w_uv=w_uv,
-            o_proj=to_dense(attention.o_proj, device, dtype),
+            o_proj=as_held(to_dense(attention.o_proj, device, dtype), dense),
             ffn_norm=weights.ffn_norm.to(device, dtype),
             router=weights.router.to(device, dtype),
             gate_up=_take(weights.stacked.gate_up),
             down=_take(weights.stacked.down),
         )
+
+
+def as_held(weight: Tensor, precision: Precision) -> Matrix:
+    return weight if precision == "bf16" else to_fp8(weight)
+
+
+def memory_of(weight: Matrix) -> Tensor:
+    """What is read of it first, as bytes to bring nearer; bfloat16, so that kernels have one variant for it."""
+    return weight if isinstance(weight, Tensor) else weight.codes.view(torch.bfloat16)
 
 
 def _take(weight: Nvfp4Weight) -> PackedWeight:

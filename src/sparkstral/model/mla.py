@@ -23,9 +23,10 @@ from sparkstral.model.config import (
     ModelConfig,
 )
 from sparkstral.model.forward_batch import ForwardBatch
-from sparkstral.model.linear import column_major, to_dense
+from sparkstral.model.linear import column_major, to_dense, to_precision
 from sparkstral.model.rope import PositionTerms
-from sparkstral.model.weights import AttentionWeights
+from sparkstral.model.weights import AttentionWeights, Weight
+from sparkstral.types import Precision
 
 _QK_WIDTHS = [QK_NOPE_HEAD_DIM, QK_ROPE_HEAD_DIM]
 
@@ -94,20 +95,26 @@ class LatentAttention:
     """One layer's attention."""
 
     def __init__(
-        self, config: ModelConfig, weights: AttentionWeights, device: torch.device, dtype: torch.dtype
-    ) -> None:
+        self, config: ModelConfig, weights: AttentionWeights, device: torch.device, dtype: torch.dtype,
+        dense: Precision = "bf16",
+    ) -> None:  # fmt: skip
+        """`dense`: to what the projections are rounded; kv_b_proj is not (docs/decisions/016)."""
+
+        def projection(weight: Weight) -> Tensor:
+            return to_precision(weight, device, dtype, dense)
+
         self._num_heads = config.num_attention_heads
         self._eps = config.rms_norm_eps
         self._a_widths = [config.q_lora_rank, KV_LORA_RANK, QK_ROPE_HEAD_DIM]
         # Both projections read the same input: one matrix product.
         self._a_proj = column_major(
-            torch.cat((to_dense(weights.q_a_proj, device, dtype), to_dense(weights.kv_a_proj, device, dtype)))
+            torch.cat((projection(weights.q_a_proj), projection(weights.kv_a_proj)))
         )
         self._q_a_norm = weights.q_a_norm.to(device, dtype)
         self._kv_a_norm = weights.kv_a_norm.to(device, dtype)
-        self._q_b_proj = column_major(to_dense(weights.q_b_proj, device, dtype))
+        self._q_b_proj = column_major(projection(weights.q_b_proj))
         self._w_uk, self._w_uv = split_kv_b_proj(to_dense(weights.kv_b_proj, device, dtype), self._num_heads)
-        self._o_proj = column_major(to_dense(weights.o_proj, device, dtype))
+        self._o_proj = column_major(projection(weights.o_proj))
 
     def forward(
         self, x: Tensor, batch: ForwardBatch, plan: AttentionPlan, terms: PositionTerms, pool: Tensor

@@ -1,6 +1,6 @@
 """The content of single blocks, between the device and bytes.
 
-Owns the form of these bytes: the block's latents of all layers, [num_layers, block_size, 320] as the pool has them.
+Owns the form of these bytes: the block of all layers, as the pool has it.
 Must not know what they are for.
 """
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 
 class BlockCopier:
-    """`pool` is [num_layers, num_blocks, block_size, 320]. Copies wait for the work that was launched before."""
+    """`pool` is [num_layers, num_blocks, block_size, width], of either form. Copies wait for the work that was
+    launched before."""
 
     def __init__(self, pool: Tensor) -> None:
         self._pool = pool

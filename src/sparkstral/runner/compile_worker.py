@@ -44,7 +44,10 @@ from sparkstral.model.weights import (
 )
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.fast_runner import FastRunner
+from sparkstral.runner.latent_pool import allocate_latent_pool
+from sparkstral.runner.logprobs import ROWS_AT_ONCE
 from sparkstral.runner.warm_up_steps import prompt_steps
+from sparkstral.types import Precision
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +64,8 @@ class CompileSetup:
     block_size_tokens: int
     capability: tuple[int, int]
     kernels: KernelConfigs
+    dense: Precision = "bf16"
+    kv: Precision = "bf16"
     worker: int = 0
     num_workers: int = 1
 
@@ -109,13 +114,15 @@ def compile_share(setup: CompileSetup) -> int:
 def _run_all_steps(setup: CompileSetup) -> None:
     kernels = setup.kernels
     config = replace(setup.model, num_hidden_layers=1)
-    model = FastMistral4(config, weights_without_memory(config), kernels, setup.limits, _META, torch.bfloat16)
-    pool = torch.empty(1, 2, setup.block_size_tokens, LATENT_WIDTH, dtype=torch.bfloat16, device=_META)
+    weights = weights_without_memory(config)
+    model = FastMistral4(config, weights, kernels, setup.limits, _META, torch.bfloat16, setup.dense)
+    pool = allocate_latent_pool(1, 2, setup.block_size_tokens, _META, torch.bfloat16, setup.kv)
     runner = FastRunner(model, pool, 0, _no_grammar, config.vocab_size)
     for size in runner.graphs.sizes:
         runner.graphs.run_eagerly(size)
     shape = StepShape(setup.block_size_tokens, setup.limits.max_num_seqs, kernels.prefill, setup.limits.prefill_keys)
     previous = torch.empty(1, dtype=torch.int64, device=_META)
+    model.logits(torch.empty(ROWS_AT_ONCE, config.hidden_size, dtype=torch.bfloat16, device=_META))
     bounds = [pair.max_tokens for pair in kernels.moe.many]
     for step in prompt_steps(setup.limits, setup.block_size_tokens, bounds):
         batch, _ = build_fast_batch(step, shape, _META, {}, previous)

@@ -1,8 +1,9 @@
-"""Decode steps as CUDA graphs: for each number of requests one of the model's pass and one of the sampling.
+"""Decode steps as CUDA graphs: for each number of requests one of the model's pass and two of the sampling.
 
 Owns the capture and the batch that reads the step's buffers; must not know requests. The mask of a request
-with a grammar is made on the host while the model's graph runs, so the sampling is a graph of its own. Without a GPU
-the same calls run eagerly.
+with a grammar is made on the host while the model's graph runs, so the sampling is a graph of its own: one for steps in
+which a request changes its logits or wants log probabilities, one for all others. Without a GPU the same calls run
+eagerly.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ class Forward(Protocol):
 
 
 class DecodeGraphs:
-    """Used by the engine thread alone. `sample` writes the tokens of the logits it is given into the buffers."""
+    """Used by the engine thread alone. `sample` writes the tokens of the logits it is given into the buffers; its
+    second argument says whether it has more to do than choose them."""
 
     def __init__(
-        self, forward: Forward, sample: Callable[[Tensor], None], latent_pool: Tensor, buffers: StepBuffers
+        self, forward: Forward, sample: Callable[[Tensor, bool], None], latent_pool: Tensor, buffers: StepBuffers
     ) -> None:
         self._forward = forward
         self._sample = sample
@@ -34,7 +36,7 @@ class DecodeGraphs:
         self._buffers = buffers
         self.sizes = decode_sizes(buffers.max_num_seqs)
         self._is_gpu = latent_pool.is_cuda
-        self._graphs: dict[int, tuple[Any, Any]] = {}
+        self._graphs: dict[int, tuple[Any, tuple[Any, Any]]] = {}
         self._memory_pool: Any = None
         self._logits = torch.empty(0)  # of the last eager pass
 
@@ -64,20 +66,23 @@ class DecodeGraphs:
 
     def run_eagerly(self, size: int) -> None:
         """One step of padding: what is compiled is compiled, what is loaded is loaded."""
-        self._sample(self._forward(self.batch(size), self._latent_pool))
+        logits = self._forward(self.batch(size), self._latent_pool)
+        for with_more in (False, True):
+            self._sample(logits, with_more)
 
     def capture(self, size: int) -> None:
         """After `run_eagerly`. The graphs share one memory: none needs what it made when another runs."""
         if not self._is_gpu:
             return
         torch.cuda.synchronize()
-        forward, sample = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        forward, samples = torch.cuda.CUDAGraph(), (torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph())
         with torch.cuda.graph(forward, pool=self._memory_pool):
             logits = self._forward(self.batch(size), self._latent_pool)
         self._memory_pool = forward.pool()
-        with torch.cuda.graph(sample, pool=self._memory_pool):
-            self._sample(logits)
-        self._graphs[size] = forward, sample
+        for with_more, sample in enumerate(samples):
+            with torch.cuda.graph(sample, pool=self._memory_pool):
+                self._sample(logits, bool(with_more))
+        self._graphs[size] = forward, samples
 
     def forward(self, size: int) -> None:
         if self._is_gpu:
@@ -85,9 +90,9 @@ class DecodeGraphs:
         else:
             self._logits = self._forward(self.batch(size), self._latent_pool)
 
-    def sample(self, size: int) -> None:
+    def sample(self, size: int, with_more: bool) -> None:
         """What `forward` of this size left."""
         if self._is_gpu:
-            self._graphs[size][1].replay()
+            self._graphs[size][1][with_more].replay()
         else:
-            self._sample(self._logits)
+            self._sample(self._logits, with_more)

@@ -19,8 +19,11 @@ from torch import Tensor
 from sparkstral.kernels.mla_prefill.triton_kernel import PrefillConfig, plan_passes
 from sparkstral.model.fast_batch import MAX_ABSORBED_QUERIES, AbsorbedGroup, AttentionOrder, ExpandedGroup, FastBatch
 from sparkstral.runner.encoder_cache import EncoderCache
+from sparkstral.runner.logprobs import padded
 from sparkstral.runner.step_buffers import ALIGNMENT_BYTES
 from sparkstral.types import ScheduledRequest
+
+NOTHING_EXPLAINED: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +74,13 @@ def build_fast_batch(
     device: torch.device,
     sources: Mapping[str, int],
     previous: Tensor,
+    explained: Mapping[int, int] = NOTHING_EXPLAINED,
     encoder: EncoderCache | None = None,
 ) -> tuple[FastBatch, tuple[int, ...]]:
-    """The batch, and which request (as an index into `scheduled`) each row of its logits belongs to.
+    """The batch, and which request (as an index into `scheduled`) each of its first rows of logits belongs to.
 
-    `sources` says of a request whose last token no host has seen which element of `previous` holds it."""
+    `sources` says of a request whose last token no host has seen which element of `previous` holds it. Of requests in
+    `explained` the rows of so many first tokens follow, in its order, padded (runner/logprobs)."""
     num_queries = [len(request.token_ids) for request in scheduled]
     seq_lens = [request.num_computed_tokens + n for request, n in zip(scheduled, num_queries, strict=True)]
     order = AttentionOrder.of(num_queries, seq_lens, shape.max_num_seqs)
@@ -98,7 +103,11 @@ def build_fast_batch(
         blocks = np.asarray(part.block_ids, dtype=np.int64)[positions[rows] // shape.block_size_tokens]
         slots[rows] = blocks * shape.block_size_tokens + positions[rows] % shape.block_size_tokens
     sampling = tuple(request for request in requests if scheduled[request].samples)
-    logits_rows = np.array([begin_of[r] + num_queries[r] - 1 for r in sampling], dtype=np.int64)
+    rows_of_logits = [begin_of[r] + num_queries[r] - 1 for r in sampling]
+    for request, count in explained.items():
+        rows_of_logits += range(begin_of[request], begin_of[request] + count)
+    rows_of_logits += [0] * (len(sampling) + padded(sum(explained.values())) - len(rows_of_logits))
+    logits_rows = np.array(rows_of_logits, dtype=np.int64)
 
     copy = DeviceCopy(device)
     of_tokens = [copy.add(array) for array in (input_ids, source_rows, positions, slots, logits_rows)]

@@ -18,23 +18,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sparkstral.kernels.configs import KernelConfigs
+from sparkstral.kernels.penalties import triton_kernel as penalties
 from sparkstral.kernels.sampling import triton_kernel as sampling
+from sparkstral.kernels.token_logprobs import triton_kernel as token_logprobs
 from sparkstral.model.fast_batch import FastBatch
 from sparkstral.model.fast_mistral4 import FastLimits
 from sparkstral.runner.decode_graphs import DecodeGraphs
 from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
+from sparkstral.runner.logprobs import ROWS_AT_ONCE, ExplainedPrompt, LogprobRows, PromptLogprobs
 from sparkstral.runner.model_runner import DeviceError
+from sparkstral.runner.request_records import RequestRecords
 from sparkstral.runner.request_state import RequestState, RequestStates, grammar_failure
 from sparkstral.runner.step_buffers import StepBuffers
+from sparkstral.sampling.logprobs import read_logprobs
 from sparkstral.sampling.sampler import FAILURES, divisor, draw_uniform, fill_mask
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
-from sparkstral.types import UNSEEN, Failure, GrammarSpec, ModelRunnerOutput, ScheduledRequest, SchedulerOutput
-
-# The sampling kernels choose from the logits as they are; the plain runner does the rest (sampling/processors.py).
-_NOT_SAMPLED_HERE = Failure(
-    "invalid_request",
-    "Penalties, logit_bias and log probabilities are not served on this device yet. Leave them out.",
+from sparkstral.types import (
+    UNSEEN,
+    Failure,
+    GrammarSpec,
+    ModelRunnerOutput,
+    ScheduledRequest,
+    SchedulerOutput,
+    TokenLogprob,
 )
 
 
@@ -44,6 +51,10 @@ class FastModel(Protocol):
 
     def forward(self, batch: FastBatch, latent_pool: Tensor) -> Tensor: ...
 
+    def hidden(self, batch: FastBatch, latent_pool: Tensor) -> Tensor: ...
+
+    def logits(self, x: Tensor) -> Tensor: ...
+
 
 @dataclass(frozen=True, slots=True)
 class PendingStep:
@@ -52,6 +63,7 @@ class PendingStep:
     rows: tuple[tuple[int, str, RequestState], ...]  # of the sampled tokens that are wanted
     failures: dict[str, Failure]  # of requests for which nothing is sampled
     turn: int | None  # of the buffers; None: nothing was launched
+    prompts: tuple[ExplainedPrompt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +86,7 @@ class FastRunner:
         vocab_size: int,
         encoder: EncoderCache | None = None,
     ) -> None:
-        """`latent_pool` is [num_layers, num_blocks, block_size, 320] on the model's device."""
+        """`latent_pool` (runner/latent_pool) is on the model's device."""
         limits, kernels = model.limits, model.kernels
         device, block_size = latent_pool.device, latent_pool.shape[2]
         self._model = model
@@ -87,6 +99,14 @@ class FastRunner:
             limits.max_num_seqs, -(-limits.max_positions // block_size), vocab_size, device
         )
         self._workspace = sampling.allocate_workspace(kernels.sampling, limits.max_num_seqs, vocab_size, device)
+        self._records = RequestRecords(limits.max_num_seqs, vocab_size, device)
+        self._logprobs = LogprobRows(limits.max_num_seqs, device)
+        self._logprobs_workspace = token_logprobs.allocate_workspace(
+            kernels.token_logprobs, max(limits.max_num_seqs, ROWS_AT_ONCE), vocab_size, device
+        )
+        self._prompt_logprobs = PromptLogprobs(
+            limits.prefill_tokens, model.logits, self._logprobs_workspace, kernels, device
+        )
         self.graphs = DecodeGraphs(model.forward, self._sample, latent_pool, self._buffers)
         self._decode_rows: list[str] = []  # who had which row in the last decode step
         self._last_rows: dict[str, int] = {}  # where the last step's token of each request is
@@ -106,38 +126,48 @@ class FastRunner:
         """Launch `step`; `MAX_IN_FLIGHT` steps may be uncollected at once. A request whose last token is UNSEEN must
         have sampled in the step before, and may have no grammar. Raises `DeviceError` if the device is lost."""
         failures = self._states.begin_step(step)
-        for request in step.new_requests:
-            if request.sampling.changes_logits or request.sampling.wants_logprobs:
-                failures.setdefault(request.request_id, _NOT_SAMPLED_HERE)
+        self._records.forget((*step.finished_request_ids, *(request.request_id for request in step.new_requests)))
         if not step.scheduled:
             return PendingStep((), failures, None)
+        found = (
+            ExplainedPrompt.of(i, request, self._states.get(request.request_id))
+            for i, request in enumerate(step.scheduled)
+        )
+        prompts = tuple(prompt for prompt in found if prompt is not None)
         with _device_errors():
             if self.encoder is not None:
                 self.encoder.begin_step(step)
-            if all(len(request.token_ids) == 1 and not request.images for request in step.scheduled):
+            is_plain = all(len(request.token_ids) == 1 and not request.images for request in step.scheduled)
+            if is_plain and not prompts:
                 return self._submit_decode(step.scheduled, failures)
-            return self._submit_prompts(step.scheduled, failures)
+            return self._submit_prompts(step.scheduled, prompts, failures)
 
     def collect(self, pending: PendingStep) -> ModelRunnerOutput:
         """Wait for a step's tokens. A row that fails is in the output's failures."""
         sampled: dict[str, tuple[int, ...]] = {}
+        logprobs: dict[str, tuple[TokenLogprob, ...]] = {}
         failures = dict(pending.failures)
         if pending.turn is None:
             return ModelRunnerOutput(sampled, failures)
         with _device_errors():
             token_ids, status = self._buffers.wait(pending.turn)
+        rows_of_logprobs = self._logprobs.host(pending.turn)
         for row, request_id, state in pending.rows:
             if status[row]:
                 failures[request_id] = FAILURES[status[row]]
                 continue
             token_id = token_ids[row]
+            state.output_token_ids.append(token_id)
+            if state.params.num_logprobs is not None:
+                logprobs[request_id] = (read_logprobs(rows_of_logprobs[row], token_id, state.params.num_logprobs),)
             try:
                 if state.matcher is not None and token_id not in state.params.stop_token_ids:
                     state.matcher.advance(token_id)
                 sampled[request_id] = (token_id,)
             except GrammarError as error:
                 failures[request_id] = grammar_failure(error)
-        return ModelRunnerOutput(sampled, failures)
+        explained = self._prompt_logprobs.read(pending.prompts, pending.turn)
+        return ModelRunnerOutput(sampled, failures, logprobs, explained)
 
     def mark_ready(self) -> None:
         """From here on nothing is allocated on the device; see `growth_since_ready`."""
@@ -170,11 +200,12 @@ class FastRunner:
             self._buffers.send_table(row, request.block_ids)
         sampling_rows = [(row, request) for row, request in placed if request.samples]
         wanted = self._fill_parameters(arrays, sampling_rows, failures)
+        with_more = self._fill_more(arrays, wanted)
         self._buffers.send_inputs()
         self.graphs.forward(size)
         self._send_masks(wanted, arrays["mask_rows"], failures)
-        self.graphs.sample(size)
-        return self._pending(wanted, sampling_rows, failures)
+        self.graphs.sample(size, with_more)
+        return self._pending(wanted, sampling_rows, failures, with_more)
 
     def _place(self, scheduled: Sequence[ScheduledRequest]) -> list[int]:
         """A row for each request: the one it had, if it is among the first, so that its block table need not move."""
@@ -194,24 +225,34 @@ class FastRunner:
 
     # ---- steps with chunks of prompts ----------------------------------------------------------------------
 
-    def _submit_prompts(self, scheduled: Sequence[ScheduledRequest], failures: dict[str, Failure]) -> PendingStep:
+    def _submit_prompts(
+        self,
+        scheduled: Sequence[ScheduledRequest],
+        prompts: tuple[ExplainedPrompt, ...],
+        failures: dict[str, Failure],
+    ) -> PendingStep:
         sources = {
             request.request_id: self._last_rows[request.request_id]
             for request in scheduled
             if request.token_ids[-1] == UNSEEN
         }
         batch, sampling_requests = build_fast_batch(
-            scheduled, self._shape, self.device, sources, self._buffers.token_ids, self.encoder
-        )
+            scheduled, self._shape, self.device, sources, self._buffers.token_ids,
+            {prompt.index: len(prompt.next_ids) for prompt in prompts}, self.encoder,
+        )  # fmt: skip
         arrays = self._buffers.begin()
         sampling_rows = [(row, scheduled[index]) for row, index in enumerate(sampling_requests)]
         wanted = self._fill_parameters(arrays, sampling_rows, failures)
+        with_more = self._fill_more(arrays, wanted)
         self._buffers.send_inputs()
-        logits = self._model.forward(batch, self.latent_pool)
+        hidden = self._model.hidden(batch, self.latent_pool)
         if sampling_rows:
+            logits = self._model.logits(hidden[: len(sampling_rows)])
             self._send_masks(wanted, arrays["mask_rows"], failures)
-            self._sample(logits)
-        return self._pending(wanted, sampling_rows, failures)
+            self._sample(logits, with_more)
+        if prompts:
+            self._prompt_logprobs.explain(hidden[len(sampling_rows) :], prompts, self._buffers.turn)
+        return self._pending(wanted, sampling_rows, failures, with_more, prompts)
 
     # ---- sampling ------------------------------------------------------------------------------------------
 
@@ -241,6 +282,24 @@ class FastRunner:
             wanted.append((row, request.request_id, state))
         return wanted
 
+    def _fill_more(self, arrays: dict[str, NDArray[Any]], wanted: Sequence[tuple[int, str, RequestState]]) -> bool:
+        """What rows ask for beside the choice: changed logits, log probabilities. Whether any does."""
+        with_more = False
+        sampling_now = {request_id for _, request_id, _ in wanted}
+        for row, request_id, state in wanted:
+            params = state.params
+            if params.changes_logits:
+                record = self._records.of(request_id, state, sampling_now)
+                arrays["records"][row] = record.index
+                arrays["num_biases"][row] = record.num_biases
+                arrays["repetition"][row] = params.repetition_penalty
+                arrays["presence"][row] = params.presence_penalty
+                arrays["frequency"][row] = params.frequency_penalty
+            if params.num_logprobs is not None:
+                arrays["num_top"][row] = params.num_logprobs
+            with_more |= params.changes_logits or params.num_logprobs is not None
+        return with_more
+
     def _send_masks(
         self,
         wanted: list[tuple[int, str, RequestState]],
@@ -265,27 +324,44 @@ class FastRunner:
         if num_masks:
             self._buffers.send_masks(num_masks)
 
-    def _sample(self, logits: Tensor) -> None:
-        """logits [L, V]: the tokens of the first L rows, into the buffers."""
+    def _sample(self, logits: Tensor, with_more: bool) -> None:
+        """logits [L, V]: the tokens of the first L rows, into the buffers; `with_more` as `_fill_more` says."""
         count, buffers, kernels = len(logits), self._buffers, self._kernels
         of_rows = {name: tensor[:count] for name, tensor in buffers.inputs.items()}
+        token_ids, status = buffers.token_ids[:count], buffers.status[:count]
+        table, records, chosen_from = self._records.table, of_rows["records"], logits
+        if with_more:
+            chosen_from = penalties.change_logits(
+                logits, table, records, of_rows["repetition"], of_rows["presence"], of_rows["frequency"],
+                of_rows["num_biases"], out=self._workspace.weights[:count], config=kernels.penalties, pdl=kernels.pdl,
+            )  # fmt: skip
         sampling.sample(
-            logits, of_rows["temperature"], of_rows["top_k"], of_rows["top_p"], of_rows["min_p"], of_rows["uniform"],
-            buffers.bitmask, of_rows["mask_rows"], workspace=self._workspace, config=kernels.sampling,
-            pdl=kernels.pdl, out=(buffers.token_ids[:count], buffers.status[:count]),
+            chosen_from, of_rows["temperature"], of_rows["top_k"], of_rows["top_p"], of_rows["min_p"],
+            of_rows["uniform"], buffers.bitmask, of_rows["mask_rows"], workspace=self._workspace,
+            config=kernels.sampling, pdl=kernels.pdl, out=(token_ids, status),
         )  # fmt: skip
+        if with_more:
+            penalties.note_tokens(table, records, token_ids, status, config=kernels.penalties, pdl=kernels.pdl)
+            token_logprobs.token_logprobs(
+                logits, token_ids, of_rows["num_top"], out=self._logprobs.device[:count],
+                workspace=self._logprobs_workspace, config=kernels.token_logprobs, pdl=kernels.pdl,
+            )  # fmt: skip
 
     def _pending(
         self,
         wanted: Sequence[tuple[int, str, RequestState]],
         sampling_rows: Sequence[tuple[int, ScheduledRequest]],
         failures: dict[str, Failure],
+        with_more: bool,
+        prompts: tuple[ExplainedPrompt, ...] = (),
     ) -> PendingStep:
         """After all launches: a step that raised has changed no request's state."""
+        if with_more:
+            self._logprobs.fetch(self._buffers.turn, self._buffers.max_num_seqs)
         for _, _, state in wanted:
             state.num_output_tokens += 1
         self._last_rows = {request.request_id: row for row, request in sampling_rows}
-        return PendingStep(tuple(wanted), failures, self._buffers.fetch_outputs())
+        return PendingStep(tuple(wanted), failures, self._buffers.fetch_outputs(), prompts)
 
 
 def _memory_counters(device: torch.device) -> dict[str, int]:

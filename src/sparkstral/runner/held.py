@@ -23,7 +23,9 @@ _RULES = tuple(
     for pattern, name in (
         (r"\b_?encoder\._pool\b", "image embeddings"),
         (r"\b_?encoder\b", "vision and projector"),
+        (r"draft|eagle", "draft head"),
         (r"\b_?workspace\b|\b_rotations\b|\b_query_scales\b", "workspaces"),
+        (r"\b_(records|logprobs|logprobs_workspace|prompt_logprobs)\b", "workspaces"),
         (r"\b_buffers\b", "step buffers"),
         (r"\b_?latent_pool\b", "KV pool"),
         (r"\b_?embed_tokens\b", "token embedding"),

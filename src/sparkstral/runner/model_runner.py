@@ -61,7 +61,7 @@ class ModelRunner:
         proposer: Proposer | None = None,
         encoder: EncoderCache | None = None,
     ) -> None:
-        """`latent_pool` is [num_layers, num_blocks, block_size, 320] on the model's device; for the others see
+        """`latent_pool` (runner/latent_pool) is on the model's device; for the others see
         `RequestStates`."""
         self._model = model
         self._latent_pool = latent_pool

@@ -30,6 +30,12 @@ INPUTS: dict[str, tuple[type[np.generic], float]] = {
     "min_p": (np.float32, 0),
     "uniform": (np.float64, 0),
     "mask_rows": (np.int32, -1),
+    "records": (np.int32, -1),
+    "repetition": (np.float32, 1),
+    "presence": (np.float64, 0),
+    "frequency": (np.float64, 0),
+    "num_biases": (np.int32, 0),
+    "num_top": (np.int32, -1),
 }
 OUTPUTS: dict[str, type[np.generic]] = {"token_ids": np.int64, "status": np.int32}
 
@@ -118,6 +124,11 @@ class StepBuffers:
         self._outputs.hosts[self._turn].copy_(self._outputs.device, non_blocking=True)
         if self._events is not None:
             self._events[self._turn].record()
+        return self._turn
+
+    @property
+    def turn(self) -> int:
+        """Of the step that was begun last."""
         return self._turn
 
     def wait(self, turn: int) -> tuple[list[int], list[int]]:

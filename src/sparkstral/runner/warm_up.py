@@ -10,6 +10,7 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -17,7 +18,7 @@ import torch
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.held import taken_now
-from sparkstral.types import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from sparkstral.types import MAX_TOP_LOGPROBS, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from sparkstral.units import MiB, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -28,6 +29,10 @@ PHASE_LIMIT_S = 600.0
 RESERVE_SHARE = 0.25
 SMALL_RESERVE_BYTES = 32 * MiB  # of tensors up to 1 MiB, which the allocator keeps apart
 _PARAMS = SamplingParams(max_tokens=1, temperature=1.0, stop_token_ids=(), top_p=0.9, top_k=40)
+_MOST = replace(  # all that a request can ask for
+    _PARAMS, repetition_penalty=1.1, logit_bias=((0, 1.0),), num_logprobs=MAX_TOP_LOGPROBS,
+    num_prompt_logprobs=MAX_TOP_LOGPROBS,
+)  # fmt: skip
 
 
 class ReportProgress(Protocol):
@@ -117,7 +122,13 @@ def _wait_for(compilers: Sequence[subprocess.Popen[bytes]], phase: _Phase) -> No
 
 
 def _run(runner: FastRunner, number: int, step: Sequence[ScheduledRequest]) -> None:
-    new = tuple(NewRequest(request.request_id, _PARAMS, None, ()) for request in step)
+    """The first step, which is the largest, asks for the most, every token of its prompts explained."""
+    new = tuple(
+        NewRequest(request.request_id, _PARAMS, None, ())
+        if number
+        else NewRequest(request.request_id, _MOST, None, (), (*request.token_ids, 0))
+        for request in step
+    )
     runner.execute(SchedulerOutput(number, tuple(step), new))
     runner.execute(SchedulerOutput(number, (), (), tuple(request.request_id for request in step)))
 

@@ -58,5 +58,5 @@ def _process_row(logits: Tensor, history: History) -> None:
         taken_off = [params.presence_penalty + params.frequency_penalty * count for count in counts.values()]
         logits[index(list(counts))] -= column(taken_off)
     if params.logit_bias:
-        token_ids, biases = zip(*params.logit_bias, strict=True)
+        token_ids, biases = zip(*dict(params.logit_bias).items(), strict=True)
         logits[index(token_ids)] += column(biases)

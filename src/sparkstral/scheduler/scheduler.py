@@ -26,6 +26,8 @@ from sparkstral.scheduler.encoder_cache import EncoderCache, image_refusal
 from sparkstral.scheduler.pacing import Pacer, lane_of
 from sparkstral.scheduler.request import Request, RequestStatus
 from sparkstral.types import (
+    MAX_BIASED_TOKENS,
+    MAX_TOP_LOGPROBS,
     UNSEEN,
     EngineStats,
     Failure,
@@ -537,6 +539,12 @@ class Scheduler:
             )
         if request.sampling.max_tokens < 1:
             return f"max_tokens is {request.sampling.max_tokens}; it must be at least 1."
+        sampling = request.sampling
+        if len(sampling.logit_bias) > MAX_BIASED_TOKENS:
+            return f"logit_bias names {len(sampling.logit_bias):,} tokens; at most {MAX_BIASED_TOKENS:,} are served."
+        num_top = max(sampling.num_logprobs or 0, sampling.num_prompt_logprobs or 0)
+        if num_top > MAX_TOP_LOGPROBS:
+            return f"Log probabilities of {num_top} tokens are asked for; at most {MAX_TOP_LOGPROBS} are told."
         if min(token_ids) < 0 or max(token_ids) >= self._config.vocab_size:
             return f"The prompt holds token ids outside 0 to {self._config.vocab_size - 1:,}."
         return image_refusal(request, self._config.encoder)

@@ -13,6 +13,7 @@ from sparkstral.bench.engine_under_test import EngineUnderTest
 from sparkstral.bench.environment import describe_run
 from sparkstral.config import EngineConfig
 from sparkstral.errors import NotReadyError
+from sparkstral.memory.holding import Holding
 from sparkstral.model.config import ModelConfig
 from tests.support.tekken import write_tekken
 from tests.support.tiny_checkpoint import TinyModel, write_native
@@ -83,7 +84,7 @@ def test_an_engine_that_does_not_start_says_why(tmp_path: Path) -> None:
 
 
 def test_the_rows_of_the_table_have_their_targets() -> None:
-    names = {work.name for work in work_list(REAL, Sizes(), Prompts(131072))}
+    names = {work.name for work in work_list(REAL, Sizes(), Prompts(131072), Holding())}
     assert set(TARGETS) - names == {"loading", "process start to first token"}
 
 

@@ -9,13 +9,24 @@ import torch
 from torch import Tensor
 
 from sparkstral.bench import loss_text
-from sparkstral.bench.loss import MSCALE_SQUARED, PLAIN, SCALED, LayerByLayer, judge, loss_of
+from sparkstral.bench.loss import (
+    BLOCK_SIZE,
+    MSCALE_SQUARED,
+    PLAIN,
+    SCALED,
+    judge,
+    loss_of,
+    num_blocks_for,
+    plain_losses,
+)
 from sparkstral.bench.loss_text import ScoredText, texts_for
 from sparkstral.checkpoint.load import load
 from sparkstral.demo.location import DEMO_CHECKPOINT
 from sparkstral.model.config import ModelConfig
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.model.weights import ModelWeights
+from sparkstral.runner.latent_pool import allocate_latent_pool
+from sparkstral.runner.model_runner import ModelRunner
 
 CPU = torch.device("cpu")
 
@@ -34,7 +45,7 @@ def texts() -> list[ScoredText]:
 
 
 def losses(model: tuple[ModelConfig, ModelWeights], texts: list[ScoredText], ratio: float) -> Tensor:
-    return loss_of(LayerByLayer(*model, CPU, torch.float32, ratio), texts)
+    return plain_losses(*model, texts, ratio, CPU)
 
 
 def test_the_demo_agrees_with_the_scale_that_it_was_trained_with(
@@ -62,7 +73,9 @@ def test_weights_of_the_other_scale_would_be_found_out(
 
 def test_layer_by_layer_is_the_model(demo: tuple[ModelConfig, ModelWeights], texts: list[ScoredText]) -> None:
     config, weights = demo
-    whole = loss_of(Mistral4(config, weights, CPU, torch.float32), texts[:3], config.num_hidden_layers)
+    pool = allocate_latent_pool(config.num_hidden_layers, num_blocks_for(texts[:3]), BLOCK_SIZE, CPU, torch.float32)
+    runner = ModelRunner(Mistral4(config, weights, CPU, torch.float32), pool, 0, {}.__getitem__)
+    whole = loss_of(runner, texts[:3], at_once=2)
     torch.testing.assert_close(losses(demo, texts[:3], 1.0), whole)
 
 

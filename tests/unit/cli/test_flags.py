@@ -102,33 +102,6 @@ def test_a_bad_request_file_names_the_field(run: Run, tmp_path: Path) -> None:
     assert "messages" in ended.err
 
 
-class UnreachableError(Exception):
-    """As the Hub's client raises from its HTTP package: no OSError, no error of its own."""
-
-
-@pytest.fixture
-def unreachable_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise UnreachableError("Connection refused.\nAnd much more.")
-
-    monkeypatch.setattr("huggingface_hub.HfApi.list_repo_files", fail)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
-
-
-@pytest.mark.usefixtures("unreachable_hub")
-def test_a_hub_that_cannot_be_reached_is_one_sentence(run: Run) -> None:
-    ended = run("inspect", "checkpoint", "owner/name")
-    assert ended.code == 1
-    assert ended.err.startswith("sparkstral: Could not download 'owner/name' from the Hub: Connection refused. Check")
-    assert ended.err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("unreachable_hub")
-def test_what_was_downloaded_before_is_used_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
-    assert resolve_model("owner/name") == tmp_path
-
-
 def test_the_version_is_told(run: Run) -> None:
     ended = run("--version")
     assert ended.code == 0

@@ -92,7 +92,7 @@ def test_flags_change_their_lines_alone() -> None:
         FACTS,
         replace(SPARK, max_model_len=8192, concurrency=1, holding=Holding(dense="fp8", kv="fp8"), with_vision=False),
     )
-    assert size(small, "KV pool") * 2 == size(plain, "KV pool")
+    assert size(small, "KV pool") * 640 == size(plain, "KV pool") * 386
     assert size(small, "attention") < 0.51 * size(plain, "attention")
     assert "vision and projector" not in {line.name for line in small.memory.lines}
     assert size(plain, "vision and projector") == 856_944_640
@@ -127,6 +127,8 @@ def test_what_is_expected_is_the_bytes_at_240_gb_per_s() -> None:
 
 def test_the_kernels_of_a_gb10_are_those_that_are_planned() -> None:
     shipped = KernelConfigs.shipped((12, 1))
-    sizes = KernelSizes(shipped.decode.max_splits, shipped.moe.max_few, shipped.sampling.stretch)
+    sizes = KernelSizes(
+        shipped.decode.max_splits, shipped.moe.max_few, shipped.sampling.stretch, shipped.token_logprobs.stretch
+    )
     assert sizes == GB10_KERNELS
     assert MAX_CONCURRENCY == MAX_REQUESTS

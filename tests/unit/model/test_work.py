@@ -18,6 +18,12 @@ def test_a_cached_token_is_23_040_bytes() -> None:
     assert step_bytes(REAL, 1, 1) - step_bytes(REAL, 1, 0) == 23_040
 
 
+def test_fp8_takes_a_byte_for_each_projection_and_for_the_head() -> None:
+    projections = 1344 * 4096 + 4096 * 1024 + 4096 * 4096
+    saved = step_bytes(REAL, 1, 0) - step_bytes(REAL, 1, 0, dense_bytes=1)
+    assert saved == 36 * projections + 131072 * 4096
+
+
 @pytest.mark.parametrize(("tokens", "distinct"), [(1, 4.0), (2, 7.9), (4, 15.3), (8, 28.7), (16, 51.0), (32, 81.7)])
 def test_experts_that_tokens_share(tokens: int, distinct: float) -> None:
     assert distinct_experts(REAL, tokens) == pytest.approx(distinct, abs=0.06)

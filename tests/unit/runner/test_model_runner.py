@@ -52,8 +52,8 @@ class FakeGrammar(CompiledGrammar):
         return FakeMatcher(len(output_token_ids))
 
 
-def make_runner(model: ContextModel | None = None) -> ModelRunner:
-    return ModelRunner(model or ContextModel(), make_pool(16, 4), 3, {GRAMMAR: FakeGrammar()}.__getitem__)
+def make_runner(model: ContextModel | None = None, num_blocks: int = 16) -> ModelRunner:
+    return ModelRunner(model or ContextModel(), make_pool(num_blocks, 4), 3, {GRAMMAR: FakeGrammar()}.__getitem__)
 
 
 def block_ids(row: int) -> tuple[int, ...]:

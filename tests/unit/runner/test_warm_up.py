@@ -28,7 +28,7 @@ LIMITS = FastLimits(max_num_seqs=32, max_positions=40_000, prefill_keys=16_384, 
 class FirstPassOnly(FastContextModel):
     """Counts tokens and reads nothing: warm-up requests have no context."""
 
-    def forward(self, batch, latent_pool):
+    def hidden(self, batch, latent_pool):
         self.num_tokens_per_pass.append(len(batch.input_ids))
         rows = len(batch.input_ids) if batch.logits_rows is None else len(batch.logits_rows)
         return latent_pool.new_zeros(rows, 320)

@@ -36,7 +36,7 @@ def cliff(num_tokens: int) -> float:
 
 @dataclass
 class Machine:
-    """Serves `num_rows` requests for ever. `rate(time)` is how likely a draft stands, `finds` how often one does."""
+    """Serves `num_rows` requests for ever; a draft stands with `rate(time)`, and there are any with `finds`."""
 
     cost: Cost
     rate: Callable[[float], float]

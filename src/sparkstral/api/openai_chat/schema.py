@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from sparkstral.api.openai_sampling import MAX_TOP_LOGPROBS, SamplingFields
+from sparkstral.api.openai_sampling import SamplingFields
 from sparkstral.api.wire import Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
 from sparkstral.chat.history import CALL_NAME
+from sparkstral.types import MAX_TOP_LOGPROBS
 
 MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
 MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short

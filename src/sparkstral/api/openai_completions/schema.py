@@ -9,8 +9,9 @@ from typing import Annotated, Any
 
 from pydantic import Discriminator, Field, Tag
 
-from sparkstral.api.openai_sampling import MAX_TOP_LOGPROBS, SamplingFields
+from sparkstral.api.openai_sampling import SamplingFields
 from sparkstral.api.wire import Ignored, Refused
+from sparkstral.types import MAX_TOP_LOGPROBS
 
 MAX_PROMPTS = 128  # OpenAI takes more, and answers them no sooner
 DEFAULT_MAX_TOKENS = 16  # OpenAI's

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from sparkstral.api.openai_chat.schema import JsonSchemaFormat, PlainFormat
-from sparkstral.api.openai_sampling import MAX_TOP_LOGPROBS
 from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refused, Wire, by_json_type, by_key
 from sparkstral.chat.history import CALL_NAME
+from sparkstral.types import MAX_TOP_LOGPROBS
 
 NoStatus = Annotated[Any, Ignored("what was answered counts as it is")]
 

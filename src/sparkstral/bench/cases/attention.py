@@ -11,12 +11,26 @@ import torch
 from torch import Tensor
 
 from sparkstral.bench.cases.case import Case, Prepared, compare
-from sparkstral.bench.cases.setting import BLOCK_SIZE, LATENT, NOPE, ROPE, SCALE, VALUE, Setting, latents_of, tables_of
+from sparkstral.bench.cases.setting import (
+    BLOCK_SIZE,
+    LATENT,
+    NOPE,
+    ROPE,
+    SCALE,
+    VALUE,
+    Setting,
+    latents_of,
+    random_pool,
+    slot_bytes,
+    tables_of,
+)
 from sparkstral.kernels.mla_decode import triton_kernel as decode_kernel
 from sparkstral.kernels.mla_prefill import triton_kernel as prefill_kernel
+from sparkstral.types import Precision
 
 LONG = 30_000  # tokens of a long context
 SHORT = 300
+CACHES: tuple[tuple[str, Precision], ...] = (("", "bf16"), (", KV FP8", "fp8"))  # what a case's name says of each
 
 
 @dataclass(frozen=True)
@@ -39,10 +53,12 @@ class DecodeInputs:
         )  # fmt: skip
 
 
-def decode_inputs(s: Setting, seq_lens: list[int], queries: list[int], at_least: int) -> list[DecodeInputs]:
+def decode_inputs(
+    s: Setting, seq_lens: list[int], queries: list[int], kv: Precision, at_least: int
+) -> list[DecodeInputs]:
     blocks = sum(math.ceil(n / BLOCK_SIZE) for n in seq_lens)
-    count = s.copies(blocks * BLOCK_SIZE * 640, at_least)
-    pool = s.randn(blocks * count, BLOCK_SIZE, LATENT + ROPE)
+    count = s.copies(blocks * BLOCK_SIZE * slot_bytes(kv), at_least)
+    pool = random_pool(s, blocks * count, kv)
     order = torch.randperm(blocks * count).int()
     first = tables_of(s, seq_lens, blocks)
     max_query_len = max(queries)
@@ -74,8 +90,10 @@ def decode_in(dtype: torch.dtype, x: DecodeInputs, request: int) -> Tensor:
     return torch.einsum("tnl,nvl->tnv", weights @ latents[:, :LATENT], x.w_uv.to(dtype))
 
 
-def decode_case(s: Setting, seq_lens: list[int], queries: list[int], at_least: int) -> Prepared:
-    inputs = decode_inputs(s, seq_lens, queries, at_least)
+def decode_case(
+    s: Setting, seq_lens: list[int], queries: list[int], at_least: int, *, kv: Precision = "bf16"
+) -> Prepared:
+    inputs = decode_inputs(s, seq_lens, queries, kv, at_least)
 
     def check() -> dict[str, Any]:
         x = inputs[0]
@@ -94,15 +112,23 @@ def decode_case(s: Setting, seq_lens: list[int], queries: list[int], at_least: i
         found["holds"] = {"repeats": torch.equal(out, x.attend()), "alone as in the batch": all(alone)}
         return found
 
-    num_bytes = sum(seq_lens) * 640 + inputs[0].w_uv.nbytes
+    num_bytes = sum(seq_lens) * slot_bytes(kv) + inputs[0].w_uv.nbytes
     return Prepared([x.attend for x in inputs], num_bytes, num_launches=2, check=check)
 
 
 def decode_cases(s: Setting) -> list[Case]:
     if s.small:
-        return [Case("mla_decode", "ragged, 1 to 3 queries", partial(decode_case, s, [70, 1, 130], [2, 1, 3]))]
+        lens, queries = [70, 1, 130], [2, 1, 3]
+        return [
+            Case("mla_decode", f"ragged, 1 to 3 queries{shown}", partial(decode_case, s, lens, queries, kv=kv))
+            for shown, kv in CACHES
+        ]
+    return [case for shown, kv in CACHES for case in _decode_cases(s, shown, kv)]
+
+
+def _decode_cases(s: Setting, shown: str, kv: Precision) -> list[Case]:
     found = [
-        Case("mla_decode", f"{name}", partial(decode_case, s, lens, queries))
+        Case("mla_decode", f"{name}{shown}", partial(decode_case, s, lens, queries, kv=kv))
         for name, lens, queries in (
             ("ragged, 1 to 8 queries", [300, 5000, 64, 9000, 1], [4, 8, 1, 2, 1]),
             ("ragged, 1 query", [300, 5000, 64, LONG, 1, 8192], [1] * 6),
@@ -111,20 +137,24 @@ def decode_cases(s: Setting) -> list[Case]:
     ]
     for context in (SHORT, LONG):
         for batch in (1, 2, 4, 8, 16, 32):
-            work = partial(decode_case, s, [context] * batch, [1] * batch)
-            found.append(Case("mla_decode", f"attend, {batch} x {context}", work))
+            work = partial(decode_case, s, [context] * batch, [1] * batch, kv=kv)
+            found.append(Case("mla_decode", f"attend, {batch} x {context}{shown}", work))
     drafts = [
-        Case("mla_decode", f"attend, 1 x {LONG}, {queries} queries", partial(decode_case, s, [LONG], [queries]))
+        Case(
+            "mla_decode",
+            f"attend, 1 x {LONG}, {queries} queries{shown}",
+            partial(decode_case, s, [LONG], [queries], kv=kv),
+        )
         for queries in (2, 4, 8)
     ]
     return [*found, *drafts]
 
 
-def prefill_case(s: Setting, num_queries: int, seq_len: int, at_least: int) -> Prepared:
+def prefill_case(s: Setting, num_queries: int, seq_len: int, at_least: int, *, kv: Precision = "bf16") -> Prepared:
     max_keys = 100 if s.small else 32768
     config = s.configs["mla_prefill"]
     table = tables_of(s, [seq_len], math.ceil(seq_len / BLOCK_SIZE))
-    pool = s.randn(table.shape[1], BLOCK_SIZE, LATENT + ROPE)
+    pool = random_pool(s, table.shape[1], kv)
     q = s.randn(num_queries, s.heads, NOPE + ROPE)
     w_kv_b = s.randn(s.heads * (NOPE + VALUE), LATENT, std=LATENT**-0.5)
     workspace = prefill_kernel.allocate_workspace(max_keys, num_queries, s.heads, s.dtype, s.place)
@@ -149,7 +179,7 @@ def prefill_case(s: Setting, num_queries: int, seq_len: int, at_least: int) -> P
     pairs = num_queries * (seq_len - num_queries) + num_queries * (num_queries + 1) / 2
     flops = s.heads * (pairs * 2 * (NOPE + ROPE + VALUE) + seq_len * 2 * (NOPE + VALUE) * LATENT)
     expanded = seq_len * s.heads * (NOPE + VALUE) * 2
-    num_bytes = q.nbytes * 2 + seq_len * 3 * 640 + 2 * expanded
+    num_bytes = q.nbytes * 2 + seq_len * (slot_bytes(kv) + 2 * 640) + 2 * expanded
     return Prepared([attend] * 2, num_bytes, flops, num_launches=3 * len(passes), check=check)
 
 
@@ -167,6 +197,8 @@ def attend_in(dtype: torch.dtype, q: Tensor, latents: Tensor, w_kv_b: Tensor, la
 def prefill_cases(s: Setting) -> list[Case]:
     sizes = ((1024, 1024), (4096, 4096), (8192, 8192), (LONG, LONG), (2048, LONG), (2048, 40_000))
     return [
-        Case("mla_prefill", f"{n} of {k}", partial(prefill_case, s, n, k))
+        Case("mla_prefill", f"{n} of {k}{shown}", partial(prefill_case, s, n, k, kv=kv))
+        for shown, kv in CACHES
         for n, k in (((40, 40), (20, 150)) if s.small else sizes)
+        if kv == "bf16" or n != k  # the latents of a chunk are gathered alike, however many keys are behind it
     ]

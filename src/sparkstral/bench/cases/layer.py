@@ -4,27 +4,44 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sparkstral.bench.cases.case import Case, Prepared
 from sparkstral.bench.cases.dense import DECODE_TOKENS, weight_shapes
-from sparkstral.bench.cases.setting import BLOCK_SIZE, EPS, LATENT, NOPE, ROPE, VALUE, Setting, rotation_of, tables_of
+from sparkstral.bench.cases.setting import (
+    BLOCK_SIZE,
+    EPS,
+    LATENT,
+    NOPE,
+    VALUE,
+    Setting,
+    random_pool,
+    rotation_of,
+    slot_bytes,
+    tables_of,
+)
 from sparkstral.bench.cases.setting import SCALE as SOFTMAX_SCALE
 from sparkstral.kernels.bf16_linear import triton_kernel as linear_kernel
+from sparkstral.kernels.fp8_linear import triton_kernel as fp8_kernel
 from sparkstral.kernels.latent_write import triton_kernel as latent_write_kernel
 from sparkstral.kernels.mla_decode import triton_kernel as decode_kernel
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm_kernel
+from sparkstral.model.fast_weights import Matrix, as_held, memory_of
+from sparkstral.types import Precision
 
 NUM_LAYERS = 6
+HELD: tuple[tuple[str, Precision], ...] = (("", "bf16"), (", all FP8", "fp8"))
 
 
-def layer_case(s: Setting, batch: int, context: int, at_least: int) -> Prepared:
-    """norm, a, latents, q_b, absorb, attention, o, NUM_LAYERS times: figures are of all of them."""
+def layer_case(s: Setting, batch: int, context: int, at_least: int, *, held: Precision = "bf16") -> Prepared:
+    """norm, a, latents, q_b, absorb, attention, o, NUM_LAYERS times: figures are of all of them. `held`: projections
+    and latents."""
     num_layers = 1 if at_least == 0 else NUM_LAYERS
     seq_lens, blocks = [context] * batch, math.ceil(context / BLOCK_SIZE) * batch
-    table, pools = tables_of(s, seq_lens, blocks), s.randn(num_layers, blocks, BLOCK_SIZE, LATENT + ROPE)
+    table, pools = tables_of(s, seq_lens, blocks), [random_pool(s, blocks, held) for _ in range(num_layers)]
     slots = table[:, (context - 1) // BLOCK_SIZE].long() * BLOCK_SIZE + (context - 1) % BLOCK_SIZE
     lens, cu_seqlens = s.ints(seq_lens), s.ints(list(range(batch + 1)))
     decode = s.configs["mla_decode"]
@@ -36,15 +53,18 @@ def layer_case(s: Setting, batch: int, context: int, at_least: int) -> Prepared:
     layers = []
     for _ in range(num_layers):
         shapes = {name: shape for name, shape in weight_shapes(s).items() if name != "head"}
-        weights = {name: s.randn(*shape, std=shape[1] ** -0.5) for name, shape in shapes.items()}
+        dense = {name: s.randn(*shape, std=shape[1] ** -0.5) for name, shape in shapes.items()}
+        weights: dict[str, Any] = {name: as_held(weight, held) for name, weight in dense.items()}
         weights["uk"] = s.randn(s.heads, NOPE, LATENT, std=NOPE**-0.5)
         weights["uv"] = s.randn(s.heads, VALUE, LATENT, std=LATENT**-0.5)
         layers.append(weights)
 
-    def product(x: Tensor, weight: Tensor) -> Tensor:
+    def product(x: Tensor, weight: Matrix) -> Tensor:
+        if not isinstance(weight, Tensor):
+            return fp8_kernel.fp8_linear(x, weight, s.dtype, config=s.configs["fp8_linear"], pdl=s.pdl)
         return linear_kernel.bf16_linear(x, weight, s.dtype, config=s.configs["bf16_linear"], pdl=s.pdl)
 
-    def attention(weights: dict[str, Tensor], pool: Tensor, parts: Tensor) -> Tensor:
+    def attention(weights: dict[str, Any], pool: Tensor, parts: Tensor) -> Tensor:
         x = rms_norm_kernel.add_rms_norm(
             stream, parts, ones[s.hidden], EPS, config=s.configs["rms_norm"], pdl=s.pdl
         )  # fmt: skip
@@ -54,7 +74,7 @@ def layer_case(s: Setting, batch: int, context: int, at_least: int) -> Prepared:
         )  # fmt: skip
         q = decode_kernel.absorb(
             product(q, weights["q_b"]), rotation, query_scale, weights["uk"],
-            config=decode, pdl=s.pdl, next_weight=weights["o"],
+            config=decode, pdl=s.pdl, next_weight=memory_of(weights["o"]),
         )  # fmt: skip
         out = decode_kernel.mla_decode(
             q, pool, table, cu_seqlens, lens, SOFTMAX_SCALE, weights["uv"],
@@ -67,13 +87,17 @@ def layer_case(s: Setting, batch: int, context: int, at_least: int) -> Prepared:
         for weights, pool in zip(layers, pools, strict=True):
             parts = attention(weights, pool, parts)
 
-    num_bytes = sum(weight.nbytes for weight in layers[0].values()) + batch * context * 640
+    num_bytes = sum(memory_of(weight).nbytes for weight in layers[0].values()) + batch * context * slot_bytes(held)
     return Prepared([pass_through] * 4, num_bytes * num_layers, num_launches=8 * num_layers)
 
 
 def layer_cases(s: Setting) -> list[Case]:
     return [
-        Case("layer", f"attention of {NUM_LAYERS} layers, {batch} x {context}", partial(layer_case, s, batch, context))
+        Case(
+            "layer", f"attention of {NUM_LAYERS} layers, {batch} x {context}{shown}",
+            partial(layer_case, s, batch, context, held=held),
+        )
+        for shown, held in HELD
         for context in ((70,) if s.small else (300, 30_000))
         for batch in s.counts(*DECODE_TOKENS)
     ]

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from sparkstral.errors import ConfigError
-from sparkstral.kernels import rope
+from sparkstral.kernels import latent_pool, latent_write, rope
+from sparkstral.types import Precision
 
 NOPE, ROPE, VALUE, LATENT, BLOCK_SIZE, EPS = 64, 64, 128, 256, 64, 1e-6
 SCALE = 128**-0.5
 TOP_K, SLOTS = 4, 5
 # The kernels with a choice of configuration.
 OPERATIONS = (
-    "bf16_linear", "embed", "latent_write", "mla_decode", "mla_prefill", "moe_experts", "nvfp4_linear", "rms_norm",
-    "rope", "sampling", "vision_attention",
+    "bf16_linear", "embed", "fp8_linear", "latent_write", "mla_decode", "mla_prefill", "moe_experts", "nvfp4_linear",
+    "penalties", "rms_norm", "rope", "sampling", "token_logprobs", "vision_attention",
 )  # fmt: skip
 
 
@@ -98,13 +99,16 @@ def absent_setting(capability: tuple[int, int], configs: Mapping[str, Any] | Non
 def small_setting() -> Setting:
     """Every case at sizes for the interpreter, on a CPU."""
     configs = shipped_configs((9, 0))
-    linear, decode, sampling = configs["bf16_linear"], configs["mla_decode"], configs["sampling"]
+    linear, decode = configs["bf16_linear"], configs["mla_decode"]
     configs["bf16_linear"] = replace(linear, rows=16, depth=32, fma_elements=1024, max_fma_tokens=2)
+    configs["fp8_linear"] = replace(configs["fp8_linear"], rows=16, depth=32, fma_elements=1024, max_fma_tokens=2)
+    single, several = replace(decode.single, rows=16), replace(decode.several, rows=16)
     configs["mla_decode"] = replace(
-        decode, single=replace(decode.single, rows=16), several=replace(decode.several, rows=16), max_splits=4
+        decode, single=single, several=several, fp8_tiles=(single, several), max_splits=4
     )
     configs["mla_prefill"] = replace(configs["mla_prefill"], queries=16, keys=16)
-    configs["sampling"] = replace(sampling, stretch=128)
+    for name in ("sampling", "penalties", "token_logprobs"):
+        configs[name] = replace(configs[name], stretch=128)
     configs["vision_attention"] = replace(configs["vision_attention"], queries=16, keys=16)
     many = replace(configs["nvfp4_linear"].many, rows=16, columns=32, depth=32)
     configs["nvfp4_linear"] = replace(configs["nvfp4_linear"], many=many, max_few=4)
@@ -150,5 +154,21 @@ def tables_of(s: Setting, seq_lens: list[int], num_blocks: int) -> Tensor:
     return table.to(s.device)
 
 
+def random_pool(s: Setting, num_blocks: int, kv: Precision) -> Tensor:
+    """A cache of one layer, full of latents."""
+    latents = s.randn(num_blocks, BLOCK_SIZE, LATENT + ROPE)
+    if kv == "bf16":
+        return latents
+    pool = torch.empty(num_blocks, BLOCK_SIZE, latent_pool.fp8_slot_bytes(LATENT), dtype=torch.uint8, device=s.device)
+    rows = latents.flatten(0, 1)
+    latent_write.latent_write(pool, torch.arange(len(rows), device=s.device), rows[:, :LATENT], rows[:, LATENT:])
+    return pool
+
+
+def slot_bytes(kv: Precision) -> int:
+    """Of one token's latent."""
+    return 2 * (LATENT + ROPE) if kv == "bf16" else latent_pool.fp8_slot_bytes(LATENT)
+
+
 def latents_of(pool: Tensor, table: Tensor, seq_len: int) -> Tensor:
-    return pool[table[: math.ceil(seq_len / BLOCK_SIZE)].long()].flatten(0, 1)[:seq_len]
+    return latent_pool.read_blocks(pool, table[: math.ceil(seq_len / BLOCK_SIZE)].long())[:seq_len]

@@ -55,20 +55,24 @@ CONFIGS = {
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _rows_at_once(
-    x_ptr, weight_ptr, out_ptr, num_tokens,
+    x_ptr, weight_ptr, scale_ptr, out_ptr, num_tokens,
     N: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, TOKENS: tl.constexpr,
-    PDL: tl.constexpr,
+    SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.arange(0, DEPTH)
     weight_at = weight_ptr + row.to(tl.int64)[:, None] * K + k[None, :]
     weight = tl.load(weight_at, mask=(row < N)[:, None] & (k < K)[None, :], other=0.0)
+    if SCALED:
+        scale = tl.load(scale_ptr + row, mask=row < N, other=0.0)
     wait_for_inputs(PDL)
     for i in tl.static_range(TOKENS):
         token = tl.minimum(i, num_tokens - 1)  # past the end the last token is done again
         x = tl.load(x_ptr + token * K + k, mask=k < K, other=0.0)
         product = tl.sum(weight.to(tl.float32) * x.to(tl.float32)[None, :], axis=1)
+        if SCALED:
+            product *= scale
         tl.store(out_ptr + token * N + row, product.to(out_ptr.dtype.element_ty), mask=row < N)
 
 
@@ -83,9 +87,9 @@ def _prefetch(weight_ptr, first_row, first_k, K: tl.constexpr, ROWS: tl.constexp
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _tiles(
-    x_ptr, weight_ptr, out_ptr, num_tokens,
+    x_ptr, weight_ptr, scale_ptr, out_ptr, num_tokens,
     N: tl.constexpr, K: tl.constexpr, PART_DEPTH: tl.constexpr,
-    ROWS: tl.constexpr, DEPTH: tl.constexpr, TOKENS: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, DEPTH: tl.constexpr, TOKENS: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     part = tl.program_id(1)
@@ -107,7 +111,9 @@ def _tiles(
         else:
             weight = tl.load(weight_at, mask=is_row[:, None] & (k < K)[None, :], other=0.0)
             x = tl.load(x_at, mask=is_token[:, None] & (k < K)[None, :], other=0.0)
-        total = tl.dot(weight, tl.trans(x), total)
+        total = tl.dot(weight.to(x.dtype), tl.trans(x), total)
+    if SCALED:
+        total *= tl.load(scale_ptr + row, mask=is_row, other=0.0)[:, None]
     out = out_ptr + (part * num_tokens + token[None, :]).to(tl.int64) * N + row[:, None]
     tl.store(out, total.to(out_ptr.dtype.element_ty), mask=is_row[:, None] & is_token[None, :])
 
@@ -126,36 +132,46 @@ def num_parts(n: int, k: int, config: LinearConfig) -> int:
 
 def bf16_linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype, *, config: LinearConfig, pdl: bool) -> Tensor:
     """x [M, K], weight [N, K] -> parts [S, M, N]: float32, or out_dtype if S is 1."""
+    return product(x, weight, None, out_dtype, config=config, pdl=pdl)
+
+
+def product(
+    x: Tensor, weight: Tensor, scale: Tensor | None, out_dtype: torch.dtype, *, config: LinearConfig, pdl: bool
+) -> Tensor:
+    """bf16_linear, or with each row's scale [N] float32 kernels/fp8_linear."""
     num_tokens = len(x)
     n, k = weight.shape
+    factors = x if scale is None else scale  # not read where there is none
     if num_tokens <= config.max_fma_tokens:
         out = x.new_empty(1, num_tokens, n, dtype=out_dtype)
-        constants = _fma_constants(config, n, k, triton.next_power_of_2(num_tokens), pdl)
+        constants = _fma_constants(config, n, k, triton.next_power_of_2(num_tokens), scale is not None, pdl)
         _rows_at_once[(triton.cdiv(n, constants["ROWS"]),)](
-            x, weight, out, num_tokens, **constants, num_warps=config.fma_num_warps, launch_pdl=pdl
+            x, weight, factors, out, num_tokens, **constants, num_warps=config.fma_num_warps, launch_pdl=pdl
         )
         return out
     parts = num_parts(n, k, config)
     out = x.new_empty(parts, num_tokens, n, dtype=out_dtype if parts == 1 else torch.float32)
-    constants = _tile_constants(config, n, k, parts, 16 if num_tokens <= 16 else 32, pdl)
+    constants = _tile_constants(config, n, k, parts, 16 if num_tokens <= 16 else 32, scale is not None, pdl)
     _tiles[(triton.cdiv(n, config.rows), parts, triton.cdiv(num_tokens, constants["TOKENS"]))](
-        x, weight, out, num_tokens, **constants,
+        x, weight, factors, out, num_tokens, **constants,
         num_warps=config.num_warps, num_stages=config.num_stages, launch_pdl=pdl,
     )  # fmt: skip
     return out
 
 
-def _fma_constants(config: LinearConfig, n: int, k: int, tokens: int, pdl: bool) -> dict[str, int]:
+def _fma_constants(config: LinearConfig, n: int, k: int, tokens: int, scaled: bool, pdl: bool) -> dict[str, int]:
     depth = triton.next_power_of_2(k)
     rows = max(1, config.fma_elements // depth)
-    return {"N": n, "K": k, "ROWS": rows, "DEPTH": depth, "TOKENS": tokens, "PDL": pdl}
+    return {"N": n, "K": k, "ROWS": rows, "DEPTH": depth, "TOKENS": tokens, "SCALED": scaled, "PDL": pdl}
 
 
-def _tile_constants(config: LinearConfig, n: int, k: int, parts: int, tokens: int, pdl: bool) -> dict[str, int]:
+def _tile_constants(
+    config: LinearConfig, n: int, k: int, parts: int, tokens: int, scaled: bool, pdl: bool
+) -> dict[str, int]:
     part_depth = triton.cdiv(triton.cdiv(k, parts), config.depth) * config.depth
     return {
         "N": n, "K": k, "PART_DEPTH": part_depth,
-        "ROWS": config.rows, "DEPTH": config.depth, "TOKENS": tokens, "PDL": pdl,
+        "ROWS": config.rows, "DEPTH": config.depth, "TOKENS": tokens, "SCALED": scaled, "PDL": pdl,
     }  # fmt: skip
 
 
@@ -163,15 +179,16 @@ def _tile_constants(config: LinearConfig, n: int, k: int, parts: int, tokens: in
 SHAPES = {"a": (1344, 4096), "q_b": (4096, 1024), "o": (4096, 4096), "head": (131072, 4096)}
 
 
-def specs(config: LinearConfig, *, pdl: bool = True) -> list[KernelSpec]:
+def specs(config: LinearConfig, *, pdl: bool = True, scaled: bool = False) -> list[KernelSpec]:
     """Both forms for the real model's four weights."""
     found = []
+    weight, scale = ("*fp8e4nv", "*fp32") if scaled else ("*bf16", "*bf16")
     for name, (n, k) in SHAPES.items():
-        types = {"x_ptr": "*bf16", "weight_ptr": "*bf16", "num_tokens": "i32"}
+        types = {"x_ptr": "*bf16", "weight_ptr": weight, "scale_ptr": scale, "num_tokens": "i32"}
         whole = "*fp32" if name == "head" else "*bf16"
         for tokens in (1, 2, 4, 8):
             if tokens <= config.max_fma_tokens:
-                constants = _fma_constants(config, n, k, tokens, pdl)
+                constants = _fma_constants(config, n, k, tokens, scaled, pdl)
                 found.append(
                     KernelSpec(
                         f"{name}, at once, {tokens} tokens", _rows_at_once, {**types, "out_ptr": whole}, constants,
@@ -180,7 +197,7 @@ def specs(config: LinearConfig, *, pdl: bool = True) -> list[KernelSpec]:
                 )
         for tokens in (16, 32):
             parts = num_parts(n, k, config)
-            constants = _tile_constants(config, n, k, parts, tokens, pdl)
+            constants = _tile_constants(config, n, k, parts, tokens, scaled, pdl)
             out = {"out_ptr": whole if parts == 1 else "*fp32"}
             found.append(
                 KernelSpec(

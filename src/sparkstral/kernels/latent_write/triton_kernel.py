@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from sparkstral.kernels import latent_pool
+from sparkstral.kernels.e4m3 import e4m3_codes, row_scale
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.parts import sum_parts
@@ -36,7 +38,7 @@ def _normalise(x, weight_ptr, lane, inside, eps, dtype: tl.constexpr, WIDTH: tl.
 def _write_latents(
     parts_ptr, q_norm_ptr, kv_norm_ptr, rotation_ptr, slots_ptr, q_ptr, pool_ptr, num_tokens, eps,
     QUERY: tl.constexpr, QUERY_BLOCK: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr,
-    PARTS: tl.constexpr, PDL: tl.constexpr,
+    PARTS: tl.constexpr, FP8_BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     token = tl.program_id(0)
@@ -55,18 +57,29 @@ def _write_latents(
             lane = tl.arange(0, LATENT)
             pair = tl.arange(0, ROPE // 2)
             is_lane, is_pair = lane < LATENT, pair < ROPE // 2  # all of them
-            entry_ptr = pool_ptr + slot.to(tl.int64) * (LATENT + ROPE)
             c_kv = sum_parts(row_ptr + QUERY + lane, part_stride, is_lane, dtype, PARTS)
             c_kv = _normalise(c_kv, kv_norm_ptr, lane, is_lane, eps, dtype, LATENT)
-            tl.store(entry_ptr + lane, c_kv.to(pool_ptr.dtype.element_ty))
+            if FP8_BLOCK > 0:
+                block_ptr = pool_ptr + slot.to(tl.int64) // FP8_BLOCK * (FP8_BLOCK * (LATENT + 2 * ROPE + 2))
+                offset = slot % FP8_BLOCK
+                wide = c_kv.to(tl.float32)
+                scale = row_scale(wide)
+                tl.store(block_ptr + offset * LATENT + lane, e4m3_codes(wide, scale))
+                scale_ptr = (block_ptr + FP8_BLOCK * (LATENT + 2 * ROPE)).to(tl.pointer_type(tl.bfloat16))
+                tl.store(scale_ptr + offset, scale.to(tl.bfloat16))
+                turned_ptr = (block_ptr + FP8_BLOCK * LATENT).to(tl.pointer_type(tl.bfloat16)) + offset * ROPE
+            else:
+                entry_ptr = pool_ptr + slot.to(tl.int64) * (LATENT + ROPE)
+                tl.store(entry_ptr + lane, c_kv.to(pool_ptr.dtype.element_ty))
+                turned_ptr = entry_ptr + LATENT
             rope_ptr = row_ptr + QUERY + LATENT + 2 * pair
             even = sum_parts(rope_ptr, part_stride, is_pair, dtype, PARTS)
             odd = sum_parts(rope_ptr + 1, part_stride, is_pair, dtype, PARTS)
             cos = tl.load(rotation_ptr + (token * (ROPE // 2) + pair) * 2)
             sin = tl.load(rotation_ptr + (token * (ROPE // 2) + pair) * 2 + 1)
             turned_even, turned_odd = (even * cos - odd * sin).to(dtype), (even * sin + odd * cos).to(dtype)
-            tl.store(entry_ptr + LATENT + 2 * pair, turned_even.to(pool_ptr.dtype.element_ty))
-            tl.store(entry_ptr + LATENT + 2 * pair + 1, turned_odd.to(pool_ptr.dtype.element_ty))
+            tl.store(turned_ptr + 2 * pair, turned_even.to(turned_ptr.dtype.element_ty))
+            tl.store(turned_ptr + 2 * pair + 1, turned_odd.to(turned_ptr.dtype.element_ty))
 
 
 def write_latents(
@@ -84,7 +97,8 @@ def write_latents(
     """parts [S, T, Q + W + P], q_a_norm [Q], kv_a_norm [W], rotation [T, P/2] complex64, slots [T] -> [T, Q]."""
     num_parts, num_tokens, _ = parts.shape
     q = torch.empty(num_tokens, len(q_a_norm), dtype=q_a_norm.dtype, device=parts.device)
-    constants = _constants(len(q_a_norm), len(kv_a_norm), 2 * rotation.shape[1], num_parts, pdl)
+    fp8_block = pool.shape[1] if latent_pool.is_fp8(pool) else 0
+    constants = _constants(len(q_a_norm), len(kv_a_norm), 2 * rotation.shape[1], num_parts, fp8_block, pdl)
     _write_latents[(num_tokens, 2)](
         parts, q_a_norm, kv_a_norm, torch.view_as_real(rotation), slots, q, pool, num_tokens, eps,
         **constants, num_warps=config.num_warps, launch_pdl=pdl,
@@ -92,21 +106,27 @@ def write_latents(
     return q
 
 
-def _constants(query: int, latent: int, rope: int, num_parts: int, pdl: bool) -> dict[str, int | bool]:
+def _constants(
+    query: int, latent: int, rope: int, num_parts: int, fp8_block: int, pdl: bool
+) -> dict[str, int | bool]:
+    """fp8_block: slots of a block of a pool in FP8, 0 for another."""
     return {
         "QUERY": query, "QUERY_BLOCK": triton.next_power_of_2(query), "LATENT": latent, "ROPE": rope,
-        "PARTS": num_parts, "PDL": pdl,
+        "PARTS": num_parts, "FP8_BLOCK": fp8_block, "PDL": pdl,
     }  # fmt: skip
 
 
 def specs(config: LatentWriteConfig, *, pdl: bool = True) -> list[KernelSpec]:
-    """The real model's widths, after cuBLAS (bfloat16) and after products in 1, 4 and 8 float32 parts."""
+    """The real model's widths, after cuBLAS (bfloat16) and after products in 1, 4 and 8 float32 parts, into pools of
+    both forms."""
     return [
         KernelSpec(
-            f"{parts} {dtype} parts", _write_latents,
+            f"{parts} {dtype} parts{', FP8' if fp8_block else ''}", _write_latents,
             {"parts_ptr": f"*{dtype}", "q_norm_ptr": "*bf16", "kv_norm_ptr": "*bf16", "rotation_ptr": "*fp32",
-             "slots_ptr": "*i64", "q_ptr": "*bf16", "pool_ptr": "*bf16", "num_tokens": "i32", "eps": "fp32"},
-            _constants(1024, 256, 64, parts, pdl), config.num_warps, DEFAULT_STAGES,
+             "slots_ptr": "*i64", "q_ptr": "*bf16", "pool_ptr": "*u8" if fp8_block else "*bf16", "num_tokens": "i32",
+             "eps": "fp32"},
+            _constants(1024, 256, 64, parts, fp8_block, pdl), config.num_warps, DEFAULT_STAGES,
         )
         for parts, dtype in ((1, "bf16"), (1, "fp32"), (4, "fp32"), (8, "fp32"))
+        for fp8_block in (0, 64)
     ]  # fmt: skip

@@ -7,7 +7,7 @@ q is [w_ukᵀ·q_nope | q_rope], rotated and scaled: width 320 against one key h
 value the first 256. The softmax scale is that of the model's head, 128^-0.5, not 320^-0.5. Request r owns
 q's rows cu_seqlens_q[r] to cu_seqlens_q[r+1] (one or more): the last of its seq_lens[r] tokens, whose latents
 (these tokens' included) the pool holds at the blocks of block_tables[r]. A token sees itself and those before
-it. Scores, softmax and sum are float32.
+it. Scores, softmax and sum are float32. A pool in FP8 (kernels/latent_pool) is read as the numbers that it stands for.
 
 Rows of the pool past seq_lens[r] are never read: they may hold anything, NaN included. A request's result
 does not depend on the batch that it is in, nor on which blocks hold it, to the bit.
@@ -27,7 +27,8 @@ A sequence is cut into splits by its length alone, and every sum has one order: 
 request's result is that of any batch in which max_query_len · N needs the same tile (`single` or `several`), to
 the bit; between the two tiles only the order of the matrix unit's additions differs. (`absorb` and the product
 with w_uv are made token by token, in an order that no batch changes.) float32 is used for scores, softmax and sums,
-p is rounded to the pool's dtype.
+p is rounded to the query's dtype. Of a pool in FP8 the scales multiply scores and p, powers of two that change no bit,
+and the tiles are those of `fp8_tiles`.
 
 Tolerance of the Triton form: 2e-2 absolute in bfloat16 with latents of standard deviation 1 (rounding of p), and at
 most twice the error of bfloat16 PyTorch against float64. CUDA graph: the Triton form is safe: lengths, tables and

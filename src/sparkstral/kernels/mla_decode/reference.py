@@ -7,6 +7,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from sparkstral.kernels import latent_pool
+
 _MAX_SCORES = 1 << 25  # of one request at a time: 128 MiB, however many queries meet however long a context
 
 
@@ -24,7 +26,7 @@ def mla_decode(
     block_size = pool.shape[1]
     for table, (begin, end), seq_len in zip(block_tables, pairwise(cu_seqlens_q), seq_lens, strict=True):
         num_blocks = -(-seq_len // block_size)
-        latents = pool.index_select(0, table[:num_blocks]).flatten(0, 1)[:seq_len].float()
+        latents = latent_pool.read_blocks(pool, table[:num_blocks])[:seq_len].float()
         step = max(1, _MAX_SCORES // (q.shape[1] * seq_len))
         for first in range(begin, end, step):
             last = min(first + step, end)

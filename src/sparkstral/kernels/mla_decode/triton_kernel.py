@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from sparkstral.kernels import latent_pool
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.parts import sum_parts
@@ -49,6 +51,7 @@ class DecodeConfig:
     combine_splits: int  # that a program of _combine reads at once
     value_rows: int  # of w_uv that a program of _combine multiplies
     num_warps: int  # of absorb and _combine
+    fp8_tiles: tuple[RowTile, RowTile]  # `single` and `several` of a cache in FP8
     prefetch_bytes: int = 0  # of the next weight that absorb brings to L2, at most
 
 
@@ -59,6 +62,7 @@ CONFIGS = {
     # from 36.7 to 28.9 us, 128 values instead of 64 to 29.9 and 8 x 8,000 from 75 to 60.
     # absorb to combine leave the bus idle for about 15 us: 16 MiB of o_proj's 32 come to the 50 MB of L2 meanwhile, its
     # end, as the programs of its start take their rows to registers when combine begins (reasoned, not measured).
+    # fp8_tiles: what spills no registers, where codes become bfloat16 in them (not measured).
     (9, 0): DecodeConfig(
         single=RowTile(rows=32, tokens=64, num_warps=4, num_stages=5),
         several=RowTile(rows=64, tokens=64, num_warps=8, num_stages=5),
@@ -68,6 +72,7 @@ CONFIGS = {
         combine_splits=32,
         value_rows=128,
         num_warps=8,
+        fp8_tiles=(RowTile(rows=32, tokens=64, num_warps=8, num_stages=5), RowTile(64, 32, 8, 3)),
         prefetch_bytes=16 << 20,
     ),
     # 48 SMs, 99 KiB: tiles of 32 latents (20 KiB) fit three times beside 64 rows of queries. 64 splits at most:
@@ -82,6 +87,7 @@ CONFIGS = {
         combine_splits=16,
         value_rows=64,
         num_warps=8,
+        fp8_tiles=(RowTile(rows=32, tokens=32, num_warps=4, num_stages=5), RowTile(64, 32, 8, 3)),
     ),
 }
 
@@ -172,9 +178,10 @@ def _attend_splits(
     num_requests, table_stride, max_rows, scale_log2,
     NUM_HEADS: tl.constexpr, LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr,
-    REQUESTS: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
+    REQUESTS: tl.constexpr, FP8: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
+    slot: tl.constexpr = LATENT + 2 * ROPE + 2 if FP8 else LATENT + ROPE  # elements of the pool
     requests = tl.arange(0, REQUESTS)
     begins = tl.load(cu_seqlens_ptr + requests, mask=requests < num_requests, other=0)
     next_begins = tl.load(cu_seqlens_ptr + 1 + requests, mask=requests < num_requests, other=0)
@@ -192,9 +199,9 @@ def _attend_splits(
             size = _split_size(seq_len, SPLIT_TOKENS, MAX_SPLITS)
             for start in range(split * size, tl.minimum(split * size + size, seq_len), BLOCK_SIZE):
                 block = tl.load(tables_ptr + request.to(tl.int64) * table_stride + start // BLOCK_SIZE).to(tl.int64)
-                entries = pool_ptr + block * (BLOCK_SIZE * (LATENT + ROPE))
-                entry: tl.constexpr = (LATENT + ROPE) * (pool_ptr.dtype.element_ty.primitive_bitwidth // 8)
-                prefetch(entries, BLOCK_SIZE * entry, entry, THREADS)
+                entry: tl.constexpr = slot * (pool_ptr.dtype.element_ty.primitive_bitwidth // 8)
+                piece: tl.constexpr = entry * 8 if FP8 else entry  # of a multiple of 16 bytes
+                prefetch(pool_ptr + block * (BLOCK_SIZE * slot), BLOCK_SIZE * entry, piece, THREADS)
     wait_for_inputs(PDL)
     for item in range(tl.program_id(1), tl.sum(num_splits, axis=0), tl.num_programs(1)):
         request, seq_len, split = _find_split(item, requests, seq_lens, num_splits, ends)
@@ -220,12 +227,24 @@ def _attend_splits(
                 token = start + tl.arange(0, TOKENS)
                 inside = token < end
                 block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)  # a tile lies within one block
-                row_ptr = pool_ptr + block * (BLOCK_SIZE * (LATENT + ROPE))
-                row_ptr += (token % BLOCK_SIZE)[:, None] * (LATENT + ROPE)
-                c_kv = tl.load(row_ptr + latent[None, :], mask=inside[:, None], other=0.0)
-                k_rope = tl.load(row_ptr + LATENT + rope[None, :], mask=inside[:, None], other=0.0)
-                scores = tl.dot(q_rope, tl.trans(k_rope))
-                scores = tl.dot(q_latent, tl.trans(c_kv), scores)
+                block_ptr = pool_ptr + block * (BLOCK_SIZE * slot)
+                offset = token % BLOCK_SIZE
+                if FP8:
+                    codes_ptr = block_ptr.to(tl.pointer_type(tl.float8e4nv)) + offset[:, None] * LATENT
+                    k_ptr = (block_ptr + BLOCK_SIZE * LATENT).to(tl.pointer_type(tl.bfloat16))
+                    scale_ptr = (block_ptr + BLOCK_SIZE * (LATENT + 2 * ROPE)).to(tl.pointer_type(tl.bfloat16))
+                    c_kv = tl.load(codes_ptr + latent[None, :], mask=inside[:, None], other=0.0).to(q_latent.dtype)
+                    k_rope = tl.load(k_ptr + offset[:, None] * ROPE + rope[None, :], mask=inside[:, None], other=0.0)
+                    scale = tl.load(scale_ptr + offset, mask=inside, other=0.0).to(tl.float32)
+                    # A power of two: where it multiplies changes no bit.
+                    scores = tl.dot(q_latent, tl.trans(c_kv)) * scale[None, :]
+                    scores = tl.dot(q_rope, tl.trans(k_rope.to(q_rope.dtype)), scores)
+                else:
+                    row_ptr = block_ptr + offset[:, None] * (LATENT + ROPE)
+                    c_kv = tl.load(row_ptr + latent[None, :], mask=inside[:, None], other=0.0)
+                    k_rope = tl.load(row_ptr + LATENT + rope[None, :], mask=inside[:, None], other=0.0)
+                    scores = tl.dot(q_rope, tl.trans(k_rope))
+                    scores = tl.dot(q_latent, tl.trans(c_kv), scores)
                 scores = tl.where(token[None, :] <= last_seen[:, None], scores * scale_log2, float("-inf"))
                 new_peak = tl.maximum(peak, tl.max(scores, axis=1))
                 # A row that has seen no key yet keeps -inf as its peak; exp2(-inf - 0) is the 0 that it needs.
@@ -233,6 +252,8 @@ def _attend_splits(
                 weights = tl.exp2(scores - shift[:, None])
                 fade = tl.exp2(peak - shift)
                 total = total * fade + tl.sum(weights, axis=1)
+                if FP8:
+                    weights *= scale[None, :]
                 sums = tl.dot(weights.to(c_kv.dtype), c_kv, sums * fade[:, None])
                 peak = new_peak
             out_row = (request * MAX_SPLITS + split).to(tl.int64) * max_rows + row
@@ -343,12 +364,15 @@ def mla_decode(
         raise ValueError(f"{num_requests} requests in one launch; its programs hold the lengths of {MAX_REQUESTS}")
     latent = w_uv.shape[2]
     max_rows = max_query_len * num_heads
-    tile = config.single if max_rows <= config.single.rows else config.several
+    single, several = _tiles_of(config, latent_pool.is_fp8(pool))
+    tile = single if max_rows <= single.rows else several
     programs = min(num_requests * config.max_splits, config.num_programs)
     _attend_splits[(triton.cdiv(max_rows, tile.rows), programs)](
         q, pool, block_tables, cu_seqlens_q, seq_lens, workspace.sums, workspace.log_sums,
         num_requests, block_tables.stride(0), max_rows, softmax_scale * math.log2(math.e),
-        **_attend_constants(config, tile, num_heads, latent, width - latent, pool.shape[1], pdl),
+        **_attend_constants(
+            config, tile, num_heads, latent, width - latent, pool.shape[1], latent_pool.is_fp8(pool), pdl
+        ),
         num_warps=tile.num_warps, num_stages=tile.num_stages, launch_pdl=pdl,
     )  # fmt: skip
     if out is None:
@@ -361,6 +385,11 @@ def mla_decode(
         num_warps=config.num_warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
+
+
+def _tiles_of(config: DecodeConfig, fp8: bool) -> tuple[RowTile, RowTile]:
+    """`single` and `several`."""
+    return config.fp8_tiles if fp8 else (config.single, config.several)
 
 
 def _tokens_a_program(num_tokens: int) -> int:
@@ -386,7 +415,7 @@ def _absorb_constants(
 
 
 def _attend_constants(
-    config: DecodeConfig, tile: RowTile, num_heads: int, latent: int, rope: int, block_size: int, pdl: bool
+    config: DecodeConfig, tile: RowTile, num_heads: int, latent: int, rope: int, block_size: int, fp8: bool, pdl: bool
 ) -> dict[str, int | bool]:
     tokens = min(tile.tokens, block_size)
     if block_size % tokens:
@@ -395,7 +424,7 @@ def _attend_constants(
         "NUM_HEADS": num_heads, "LATENT": latent, "ROPE": rope, "BLOCK_SIZE": block_size,
         "ROWS": tile.rows, "TOKENS": tokens,
         "SPLIT_TOKENS": config.split_tokens, "MAX_SPLITS": config.max_splits,
-        "REQUESTS": MAX_REQUESTS, "THREADS": 32 * tile.num_warps, "PDL": pdl,
+        "REQUESTS": MAX_REQUESTS, "FP8": fp8, "THREADS": 32 * tile.num_warps, "PDL": pdl,
     }  # fmt: skip
 
 
@@ -436,14 +465,15 @@ def specs(config: DecodeConfig, *, num_heads: int = 32, block_size: int = 64, pd
                 _combine_constants(config, w_uv, tokens, pdl), config.num_warps, DEFAULT_STAGES,
             )
         )  # fmt: skip
-    for name, tile in (("single", config.single), ("several", config.several)):
+    for fp8, (name, index) in product((False, True), (("single", 0), ("several", 1))):
+        tile = _tiles_of(config, fp8)[index]
         found.append(
             KernelSpec(
-                f"attend, {name}", _attend_splits,
-                {"q_ptr": "*bf16", "pool_ptr": "*bf16", "tables_ptr": "*i32", "cu_seqlens_ptr": "*i32",
-                 "seq_lens_ptr": "*i32", "sums_ptr": "*fp32", "log_sums_ptr": "*fp32", "num_requests": "i32",
-                 "table_stride": "i32", "max_rows": "i32", "scale_log2": "fp32"},
-                _attend_constants(config, tile, num_heads, 256, rope, block_size, pdl),
+                f"attend, {name}{', FP8' if fp8 else ''}", _attend_splits,
+                {"q_ptr": "*bf16", "pool_ptr": "*u8" if fp8 else "*bf16", "tables_ptr": "*i32",
+                 "cu_seqlens_ptr": "*i32", "seq_lens_ptr": "*i32", "sums_ptr": "*fp32", "log_sums_ptr": "*fp32",
+                 "num_requests": "i32", "table_stride": "i32", "max_rows": "i32", "scale_log2": "fp32"},
+                _attend_constants(config, tile, num_heads, 256, rope, block_size, fp8, pdl),
                 tile.num_warps, tile.num_stages,
             )
         )  # fmt: skip

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sparkstral.kernels import latent_pool
+
 # Queries that attend at once when a chunk has context before it. They need a mask, queries x keys: 64 MiB in
 # float32 at a context of 16,384 tokens. On one AVX-512 core 256 queries attend at 58 GFLOP/s, 1,024 at 65,
 # 2,048 at 63 (8,192 tokens of context, 2026-12-02).
@@ -29,7 +31,7 @@ def mla_prefill(
     block_size = pool.shape[1]
     for table, (begin, end), seq_len in zip(block_tables, pairwise(cu_seqlens_q), seq_lens, strict=True):
         num_blocks = -(-seq_len // block_size)
-        latents = pool.index_select(0, table[:num_blocks]).flatten(0, 1)[:seq_len].to(q.dtype)
+        latents = latent_pool.read_blocks(pool, table[:num_blocks])[:seq_len].to(q.dtype)
         keys, values = _expand(latents, w_uk, w_uv)
         out[begin:end] = _attend(q[begin:end].transpose(0, 1), keys, values, softmax_scale).transpose(0, 1)
     return out

@@ -19,7 +19,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from sparkstral.kernels.kernel_spec import KernelSpec
+from sparkstral.kernels import latent_pool
+from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,38 @@ def _make_pass(
 
 
 @triton.jit
+def _gather_fp8(
+    pool_ptr, slots_ptr, out_ptr, LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):  # fmt: skip
+    """One key: out gets its latent, exact in bfloat16, and its rotated key."""
+    key = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots_ptr + key)
+    block_ptr = pool_ptr + slot // BLOCK_SIZE * (BLOCK_SIZE * (LATENT + 2 * ROPE + 2))
+    offset = slot % BLOCK_SIZE
+    lane, pair = tl.arange(0, LATENT), tl.arange(0, ROPE)
+    codes = tl.load(block_ptr.to(tl.pointer_type(tl.float8e4nv)) + offset * LATENT + lane)
+    k_rope = tl.load((block_ptr + BLOCK_SIZE * LATENT).to(tl.pointer_type(tl.bfloat16)) + offset * ROPE + pair)
+    scale = tl.load((block_ptr + BLOCK_SIZE * (LATENT + 2 * ROPE)).to(tl.pointer_type(tl.bfloat16)) + offset)
+    out_ptr += key * (LATENT + ROPE)
+    tl.store(out_ptr + lane, (codes.to(tl.float32) * scale.to(tl.float32)).to(out_ptr.dtype.element_ty))
+    tl.store(out_ptr + LATENT + pair, k_rope.to(out_ptr.dtype.element_ty))
+
+
+def gather(pool: Tensor, slots: Tensor, out: Tensor) -> None:
+    """out [S, W + P] gets the latents at these slots of a pool of either form."""
+    if not latent_pool.is_fp8(pool):
+        torch.index_select(pool.view(-1, pool.shape[-1]), 0, slots, out=out)
+        return
+    _gather_fp8[(len(slots),)](
+        pool, slots, out, **_gather_constants(out.shape[1] - latent_pool.ROPE, pool.shape[1]), num_warps=1
+    )
+
+
+def _gather_constants(width: int, block_size: int) -> dict[str, int]:
+    return {"LATENT": width, "ROPE": latent_pool.ROPE, "BLOCK_SIZE": block_size}
+
+
+@triton.jit
 def _walk(
     q, last_seen, peak, total, sums, kv_ptr, latent_ptr, first, end, scale_log2,
     KV_STRIDE: tl.constexpr, LATENT_STRIDE: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr,
@@ -247,16 +280,16 @@ def mla_prefill(
     value = len(w_kv_b) // num_heads - 64
     if out is None:
         out = q.new_empty(num_tokens, num_heads, value)
-    entries = pool.view(-1, pool.shape[-1])
+    rope = workspace.latents.shape[1] - width
     for part in passes:
         latents = workspace.latents[: len(part.slots)]
         expanded = workspace.expanded[: len(part.slots)]
-        torch.index_select(entries, 0, part.slots, out=latents)
+        gather(pool, part.slots, latents)
         torch.mm(latents[:, :width], w_kv_b.T, out=expanded)
         _attend[(len(part.tiles), num_heads)](
             q, expanded, latents, part.pieces, part.tiles, out, workspace.sums, workspace.peaks, workspace.totals,
             softmax_scale * math.log2(math.e),
-            **_constants(config, num_heads, width, pool.shape[-1] - width, value, part.is_first, part.is_last),
+            **_constants(config, num_heads, width, rope, value, part.is_first, part.is_last),
             num_warps=config.num_warps, num_stages=config.num_stages,
         )  # fmt: skip
     return out
@@ -272,16 +305,19 @@ def _constants(
 
 
 def specs(config: PrefillConfig) -> list[KernelSpec]:
-    """The real model's heads: requests of one pass, and the first, middle and last of several."""
+    """The real model's heads: requests of one pass, and the first, middle and last of several; and what gathers latents
+    of a cache in FP8."""
     types = {
         "q_ptr": "*bf16", "kv_ptr": "*bf16", "latent_ptr": "*bf16", "pieces_ptr": "*i32", "tiles_ptr": "*i32",
         "out_ptr": "*bf16", "sums_ptr": "*fp32", "peaks_ptr": "*fp32", "totals_ptr": "*fp32", "scale_log2": "fp32",
     }  # fmt: skip
+    gathered = {"pool_ptr": "*u8", "slots_ptr": "*i64", "out_ptr": "*bf16"}
     return [
-        KernelSpec(
+        KernelSpec("gather, FP8", _gather_fp8, gathered, _gather_constants(256, 64), 1, DEFAULT_STAGES),
+        *(KernelSpec(
             name, _attend, types, _constants(config, 32, 256, 64, 128, first, last), config.num_warps, config.num_stages
         )
         for name, first, last in (
             ("one pass", True, True), ("first", True, False), ("middle", False, False), ("last", False, True)
-        )
+        )),
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sparkstral.checkpoint.locate import EXAMPLE_HUB_ID
 from sparkstral.errors import CheckpointError
+from sparkstral.hub.repository import hub_errors, revision_of
 
 # Both layouts as files of a repository: configuration, index, and the only weight file where there is no index.
 _LAYOUTS = (
@@ -75,23 +76,27 @@ def _write_header(repo_id: str, path: Path, fetch: Fetch) -> None:
         file.truncate(size)
 
 
-def hub_fetch(repo_id: str) -> Fetch:
+def hub_fetch(repo_id: str, revision: str | None = None) -> Fetch:
     """Over HTTP, with the user's token, endpoint and offline mode as the Hub's own client has them."""
-    # Guarded against any Exception: which class an unreachable Hub raises depends on the HTTP package under the client.
     from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError, GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import EntryNotFoundError
     from huggingface_hub.utils._headers import build_hf_headers
     from huggingface_hub.utils._http import hf_raise_for_status
+
+    revision = revision_of(repo_id, revision)
 
     def fetch(name: str, span: tuple[int, int] | None) -> tuple[bytes, int] | None:
         headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
         if span is not None:
             headers["Range"] = f"bytes={span[0]}-{span[1]}"
-        url = hf_hub_url(repo_id, name)
+        url = hf_hub_url(repo_id, name, revision=revision)
         try:
-            with get_session().stream(
-                "GET", url, headers=headers, follow_redirects=True, timeout=_TIMEOUT_S
-            ) as response:
+            with (
+                hub_errors(repo_id, revision, "fetched from the Hub"),
+                get_session().stream(
+                    "GET", url, headers=headers, follow_redirects=True, timeout=_TIMEOUT_S
+                ) as response,
+            ):
                 if response.status_code >= 400:
                     response.read()
                     hf_raise_for_status(response)
@@ -100,21 +105,10 @@ def hub_fetch(repo_id: str) -> Fetch:
                         f"The Hub does not send parts of {repo_id}/{name}. Plan a folder that holds the files instead."
                     )
                 content = bytes(response.read())
-        except EntryNotFoundError:
-            return None
-        except (RepositoryNotFoundError, GatedRepoError) as error:
-            raise CheckpointError(
-                f"The Hub has no repository {repo_id!r} that you may read. Check the name; if it is gated, log in "
-                "with `hf auth login` or set HF_TOKEN."
-            ) from error
-        except CheckpointError:
+        except CheckpointError as error:
+            if isinstance(error.__cause__, EntryNotFoundError):
+                return None
             raise
-        except Exception as error:
-            first_line = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
-            raise CheckpointError(
-                f"The headers of {repo_id!r} could not be fetched from the Hub: {first_line}. Check the network, give "
-                "a folder that holds the files, or leave MODEL out: the released model is planned without the Hub."
-            ) from error
         total = response.headers.get("Content-Range", "").rpartition("/")[2]
         return content, int(total) if total.isdigit() else len(content)
 

@@ -1,0 +1,1 @@
+"""The Hub: what a repository holds, its headers, and downloads of which every byte is checked."""
