@@ -219,9 +219,9 @@ def test_a_single_token_of_an_image_is_not_decoded_by_a_graph():
     seen = []
 
     class Watched(FastContextModel):
-        def forward(self, batch, latent_pool):
+        def hidden(self, batch, latent_pool):
             seen.append(None if batch.images is None else batch.images.embeddings.tolist())
-            return super().forward(batch, latent_pool)
+            return super().hidden(batch, latent_pool)
 
     encoder = EncoderCache(
         lambda patches, grids: torch.tensor([[2.5], [3.5]]), 2, 25, 1, torch.device("cpu"), torch.float32
