@@ -1,14 +1,17 @@
-# Two commands do all the set-up: `make serve` and `make test`.
+# Three commands do all the set-up: `make serve`, `make spark` on a DGX Spark, and `make test`.
 
 MODEL ?= demo
 PORT ?= 8002
 
-.PHONY: serve chat test lint clean help
+SPARK_MODEL ?= mistralai/Mistral-Small-4-119B-2603-NVFP4
+
+.PHONY: serve spark chat test lint clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve              serve the demo model on http://127.0.0.1:$(PORT)"
 	@echo "make serve MODEL=...    serve a checkpoint folder or a Hub id"
+	@echo "make spark              on a DGX Spark: check it, download Mistral Small 4, serve it"
 	@echo "make chat               talk to it in the terminal"
 	@echo "                        PORT=... listens on another port"
 	@echo "make test               lint, types, imports and all tests"
@@ -17,6 +20,11 @@ help:
 
 serve: .venv/.installed
 	.venv/bin/sparkstral serve "$(MODEL)" --port $(PORT)
+
+# serve plans the memory before it downloads, and goes on with a download that was broken off.
+spark: .venv/.installed
+	.venv/bin/sparkstral doctor "$(SPARK_MODEL)" --port $(PORT)
+	.venv/bin/sparkstral serve "$(SPARK_MODEL)" --port $(PORT)
 
 chat: .venv/.installed
 	.venv/bin/sparkstral chat --model "$(MODEL)"

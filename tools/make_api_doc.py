@@ -10,6 +10,7 @@ import json
 import sys
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union
@@ -50,21 +51,29 @@ def filled(text: str) -> str:
 
 
 def _table(body: type[Wire]) -> list[str]:
-    rows: dict[str, tuple[set[str], str]] = {}
-    for path, field in sorted(_fields(body, ""), key=lambda row: row[0].split("[")[0] not in FIRST):
-        kinds, standing = rows.get(path, (set(), ""))
-        mine = _standing(field)
-        rows[path] = (kinds | set(filter(None, _kinds(field))), mine if len(mine) > len(standing) else standing)
+    rows: dict[str, list[FieldInfo]] = {}
+    num_objects: Counter[str] = Counter()  # kinds of object that may stand at a path
+    for path, field in _fields(body, "", num_objects):
+        rows.setdefault(path, []).append(field)
     lines = ["| field | values | |", "|---|---|---|"]
-    return [*lines, *(f"| `{path}` | {', '.join(sorted(kinds))} | {told} |" for path, (kinds, told) in rows.items())]
+    for path, fields in sorted(rows.items(), key=lambda row: row[0].split("[")[0] not in FIRST):
+        kinds = sorted({kind for field in fields for kind in _kinds(field) if kind})
+        told = list(dict.fromkeys(filter(None, map(_mark, fields))))
+        parent = path.rpartition(".")[0]
+        if all(field.is_required() for field in fields):
+            told.insert(0, "required" if len(fields) == num_objects[parent] else "required where its kind has it")
+        lines.append(f"| `{path}` | {', '.join(kinds)} | {'; '.join(told)} |")
+    return lines
 
 
-def _fields(wire: type[Wire], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+def _fields(wire: type[Wire], place: str, num_objects: Counter[str]) -> Iterator[tuple[str, FieldInfo]]:
+    """The fields of `wire`, which stands at `place`, and of all that may stand in them."""
+    num_objects[place] += 1
     for name, field in wire.model_fields.items():
-        path = prefix + (field.alias or name)
+        path = f"{place}.{field.alias or name}".removeprefix(".")
         yield path, field
         for inner, is_listed in _wires(field.annotation, False):
-            yield from _fields(inner, f"{path}{'[]' if is_listed else ''}.")
+            yield from _fields(inner, f"{path}{'[]' if is_listed else ''}", num_objects)
 
 
 def _wires(annotation: Any, is_listed: bool) -> Iterator[tuple[type[Wire], bool]]:
@@ -75,7 +84,7 @@ def _wires(annotation: Any, is_listed: bool) -> Iterator[tuple[type[Wire], bool]
         yield from _wires(argument, is_listed)
 
 
-def _standing(field: FieldInfo) -> str:
+def _mark(field: FieldInfo) -> str:
     for mark in field.metadata:
         match mark:
             case Ignored(why):
@@ -85,7 +94,7 @@ def _standing(field: FieldInfo) -> str:
                 return f"**refused**{f' unless {passes}' if passes else ''}: {why}"
             case Mapped(how):
                 return f"**mapped**: {how}"
-    return "required" if field.is_required() else ""
+    return ""
 
 
 def _kinds(field: FieldInfo) -> Iterator[str]:
@@ -116,18 +125,22 @@ def _of(annotation: Any) -> Iterator[str]:
 
 
 def _limits(marks: list[Any]) -> str:
-    low = high = longest = None
+    low = high = above = longest = None
     for mark in marks:
         for limit in getattr(mark, "metadata", [mark]):
             match limit:
-                case annotated_types.Ge(ge=value) | annotated_types.Gt(gt=value):
+                case annotated_types.Ge(ge=value):
                     low = value
-                case annotated_types.Le(le=value) | annotated_types.Lt(lt=value):
+                case annotated_types.Gt(gt=value):
+                    above = value
+                case annotated_types.Le(le=value):
                     high = value
                 case annotated_types.MaxLen(max_length=value):
                     longest = value
     if longest is not None:
         return f"up to {longest:,}"
+    if above is not None:
+        return f"above {above:,}" if high is None else f"above {above:,}, up to {high:,}"
     if low is not None and high is not None:
         return f"{low:,} to {high:,}"
     return f"from {low:,}" if low is not None else ""

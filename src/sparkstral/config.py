@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from sparkstral.errors import ConfigError
-from sparkstral.types import Precision
+from sparkstral.types import Precision, PrefillForm
 
 DEFAULT_HOST = "127.0.0.1"  # nobody else on the network is served unless it is asked for
 DEFAULT_PORT = 8002  # the port of the recipe that users come from
@@ -40,12 +40,13 @@ class EngineConfig:
     # FP8 is less exact, so it is asked for; `sparkstral eval precision` says what it costs a model.
     dense: Precision = "bf16"  # of the attention's projections and the output head; fp8: made of them at load
     kv: Precision = "bf16"  # of the cached latents; fp8: a token takes 0.6 of the memory
+    # w4a4 is faster on a GPU that multiplies NVFP4 and less exact; what it costs was not measured on real weights.
+    prefill: PrefillForm = "w4a16"
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     reads_images: bool = True  # False leaves the vision encoder's weights in the file
-    # Guesses of the next tokens, verified together; answers do not change. auto: eagle where there is a draft head,
-    # else prompt-lookup, which needs no weights; either does nothing for as long as plain steps are faster.
+    # Guesses of the next tokens, verified together; answers do not change. auto is prompt-lookup: it needs no weights,
+    # and does nothing for as long as plain steps are faster. eagle, a draft head, is refused until it can be served.
     speculative: Literal["auto", "eagle", "prompt-lookup", "off"] = "auto"
-    draft_model_path: Path | None = None  # a folder with a draft head; None: the folder eagle/ in the checkpoint's
     max_draft_tokens: int = MAX_DRAFT_TOKENS  # of a request in a step; how many is decided step by step
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
     port: int | None = None  # of the server in front of it, told to who finds the device taken
@@ -68,10 +69,6 @@ class EngineConfig:
             raise ConfigError(
                 f"--max-draft-tokens is {self.max_draft_tokens}; it must be 1 to {MAX_DRAFT_TOKENS}. To draft nothing, "
                 "use --speculative off."
-            )
-        if self.draft_model_path is not None and self.speculative in ("prompt-lookup", "off"):
-            raise ConfigError(
-                f"--draft-model is of no use with --speculative {self.speculative}. Leave one of the two out."
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"--max-model-len is {self.max_model_len}; it must be at least 2.")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+PrefillForm = Literal["w4a16", "w4a4"]  # what routed experts' weights are multiplied with in prompts: bfloat16, NVFP4
 Precision = Literal["bf16", "fp8"]  # in which numbers the engine holds what it could hold in either
 
 # --------------------------------------------------------------------------------------------------------------
@@ -365,41 +366,53 @@ Part = TextPart | ThinkPart | ImagePart
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A finished call: `arguments` is the JSON text as the model or the client wrote it."""
+    """A finished call: `arguments` is the JSON text as the model or the client wrote it. `place` is where the client's
+    body has its `name` and `arguments`."""
 
     id: str
     name: str
     arguments: str
+    place: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
+    """A turn. `place` is the client's name for what it came from, for what is to be said about it."""
+
     role: Literal["system", "user", "assistant", "tool"]
     parts: tuple[Part, ...] = ()
     tool_calls: tuple[ToolCall, ...] = ()  # assistant only
     tool_call_id: str | None = None  # tool only
     name: str | None = None  # tool only: the function's name
     prefix: bool = False  # a last assistant turn that is to be continued
+    place: str = field(default="messages[]", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
+    """A tool on offer; the places are where the client's body has what they are named after."""
+
     name: str
     description: str
     parameters: Mapping[str, Any]  # a JSON Schema
     strict: bool = False
+    name_place: str = "tools[].name"
+    parameters_place: str = "tools[].parameters"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
     mode: Literal["auto", "none", "required", "named"] = "auto"
     name: str | None = None  # with mode named
+    allowed: tuple[str, ...] | None = None  # of the tools that are told these alone may be called
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
     mode: Literal["text", "json_object", "json_schema"] = "text"
     schema: Mapping[str, Any] | None = None  # with mode json_schema
+    strict: bool = False  # all of the schema is held to, or the request refused
+    place: str = "response_format"  # where the client's body has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +437,9 @@ class SamplingChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
+    """`repairs` names what the protocol had to change in the messages to say them here; `place` is where the client's
+    body has them."""
+
     messages: tuple[ChatMessage, ...]
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
@@ -431,6 +447,8 @@ class ChatRequest:
     reasoning_effort: Literal["none", "high"] = "none"
     response_format: ResponseFormat = ResponseFormat()
     sampling: SamplingChoice = SamplingChoice()
+    repairs: tuple[str, ...] = ()
+    place: str = "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,6 +490,7 @@ class TextLogprob:
     token: bytes
     logprob: float | None  # None: of the first token of a prompt, which nothing comes before
     top: tuple[tuple[bytes, float], ...] = ()
+    is_text: bool = True  # else the token is a control token, of which the text has nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,6 +94,21 @@ def test_an_echo_has_the_prompts_log_probabilities(doors: Doors, stream: bool) -
 
 
 @BOTH
+def test_the_text_at_a_tokens_offset_begins_with_it(doors: Doors, stream: bool) -> None:
+    engine = doors.engine("🎉 ö!", "</s>")
+    (choice,) = complete(doors.sdk(engine), stream, prompt="Hello größe 🌍 x", echo=True, logprobs=1)
+    text, told = choice["text"], choice["logprobs"]
+    assert text == "Hello größe 🌍 x🎉 ö!"
+    assert told["tokens"].count("\ufffd") > 4
+    for token, offset in zip(told["tokens"], told["text_offset"], strict=True):
+        if "\ufffd" not in token and token != "<s>":
+            assert text[offset:].startswith(token), (token, offset)
+    assert told["text_offset"][0] == told["text_offset"][1] == 0
+    broken = [offset for token, offset in zip(told["tokens"], told["text_offset"], strict=True) if token == "\ufffd"]
+    assert {text[offset] for offset in broken} <= set("🌍🎉öß")
+
+
+@BOTH
 def test_a_failure_is_told(doors: Doors, stream: bool) -> None:
     engine = doors.engine("one two three", "</s>")
     engine.fail_after = (2, Failure("engine_dead", "The engine process ended."))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import threading
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import httpx
 import pytest
 
+from sparkstral.api import exchange
 from sparkstral.api.door import is_loopback
 from sparkstral.config import ServerConfig
 from tests.api.conftest import Doors
@@ -106,6 +109,42 @@ def test_a_body_that_stops_coming_is_not_waited_for(doors: Doors) -> None:
     assert answer.startswith("HTTP/1.1 408 ")
     assert "10 B" in answer
     assert httpx.post(url + CHAT, content=BODY).status_code == 200
+
+
+def test_a_body_that_comes_byte_by_byte_is_not_waited_for_either(doors: Doors) -> None:
+    url = doors.url(doors.engine("Hello!", "</s>"), ServerConfig(body_timeout_s=0.3))
+    with begin(url, b"{", 100_000) as connection:
+        connection.settimeout(0.05)
+        answer = b""
+        while not answer:  # each byte comes well within the time that is given for one
+            connection.sendall(b" ")
+            with suppress(TimeoutError):
+                answer = connection.recv(65_536)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_large_body_is_understood_beside_the_others(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_parsing, may_end = threading.Event(), threading.Event()
+    parse = exchange.parse
+
+    def slowly(body: bytes) -> object:
+        if len(body) > exchange.INLINE_BYTES:
+            is_parsing.set()
+            assert may_end.wait(30)
+        return parse(body)
+
+    monkeypatch.setattr(exchange, "parse", slowly)
+
+    async def talk() -> None:
+        async with doors.asgi(doors.engine("Hello!", "</s>")) as client:
+            large = asyncio.create_task(client.post(CHAT, content=BODY + b" " * exchange.INLINE_BYTES))
+            while not is_parsing.is_set():
+                await asyncio.sleep(0.001)
+            assert (await client.post(CHAT, content=BODY)).status_code == 200
+            may_end.set()
+            assert (await large).status_code == 200
+
+    asyncio.run(talk())
 
 
 def test_a_body_that_is_being_read_counts_as_in_flight(doors: Doors) -> None:

@@ -44,6 +44,9 @@ def talk(doors: Doors, config: ServerConfig, *requests: dict[str, Any]) -> list[
         ({"Authorization": "Bearer first-key"}, 200),
         ({"Authorization": "bearer  second-key "}, 200),
         ({"x-api-key": "second-key"}, 200),
+        ({"x-api-key": "second-key", "Authorization": "Bearer none"}, 200),
+        ({"x-api-key": "none", "Authorization": "Bearer first-key"}, 200),
+        ({"x-api-key": "none", "Authorization": "Bearer none"}, 401),
     ],
     ids=str,
 )
@@ -124,6 +127,9 @@ def test_an_answer_that_takes_too_long_is_ended(doors: Doors, stream: bool, hang
         ({"x-sparkstral-priority": "high"}, {}, 0, "x-sparkstral-priority"),
         ({"x-sparkstral-timeout-s": "nan"}, {}, 0, "x-sparkstral-timeout-s"),
         ({"x-sparkstral-timeout-s": "0"}, {}, 0, "x-sparkstral-timeout-s"),
+        ({"x-sparkstral-timeout-s": "1_0"}, {}, 0, "x-sparkstral-timeout-s"),
+        ({"x-sparkstral-timeout-s": "inf"}, {}, 0, "x-sparkstral-timeout-s"),
+        ({"x-sparkstral-priority": "1_0"}, {}, 0, "x-sparkstral-priority"),
         ({}, {"priority": -101}, 0, "priority"),
     ],
 )

@@ -162,6 +162,27 @@ def test_the_talk_goes_on_from_a_response_that_is_kept(doors: Doors, stream: boo
             ask(client, stream, previous_response_id=gone)
 
 
+@BOTH
+@pytest.mark.parametrize("limit", [None, 1])
+def test_an_answer_without_a_word_is_kept_too(doors: Doors, stream: bool, limit: int | None) -> None:
+    client = doors.sdk(doors.engine(*(["</s>"] if limit is None else ["[THINK]", "x", "</s>"])))
+    response = ask(client, stream, **({} if limit is None else {"max_output_tokens": limit}))
+    assert response.output == []
+    assert client.responses.retrieve(response.id).status == ("completed" if limit is None else "incomplete")
+
+
+def test_a_clients_own_ids_of_calls_hold_through_the_talk(doors: Doors) -> None:
+    client = doors.sdk(engine := doors.engine("Hi", "</s>"))
+    call = {"type": "function_call", "call_id": "toolu_Ab-1/é", "name": "get_weather", "arguments": "{}"}
+    first = ask(client, False, input=[{"role": "user", "content": "Weather?"}, call])
+    told = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    answer = post(doors, engine, {"input": [{"role": "user", "content": "Weather?"}, call, told]})
+    assert answer.headers["x-sparkstral-repairs"] == "native_tool_ids"
+    assert "[TOOL_RESULTS]rain" in doors.spelled(engine.requests[-1].prompt_token_ids)
+    ask(client, False, previous_response_id=first.id, input=[told])
+    assert "rain" in doors.spelled(engine.requests[-1].prompt_token_ids)
+
+
 def test_a_response_that_is_not_to_be_kept_is_not(doors: Doors) -> None:
     client = doors.sdk(doors.engine("Hi", "</s>"))
     response = ask(client, False, store=False)
@@ -196,12 +217,12 @@ def test_log_probabilities_are_sent_when_they_are_asked_for(doors: Doors, stream
 
 def test_tools_that_openai_would_run_are_left_out_with_a_word(doors: Doors) -> None:
     engine = doors.engine("Hi", "</s>")
-    tools = [WEATHER, {"type": "web_search"}, {"type": "custom", "name": "apply_patch", "format": {}}]
+    tools = [WEATHER, {"type": "web_search"}, {"type": "mcp", "server_label": "deepwiki"}]
     answer = post(doors, engine, {"tools": tools, "include": ["web_search_call.results"]})
     assert answer.status_code == 200
     ignored = answer.headers["x-sparkstral-ignored"]
-    assert "tools[1].web_search, tools[2].custom, include.web_search_call.results" in ignored
-    assert "apply_patch" not in doors.spelled(engine.requests[0].prompt_token_ids)
+    assert "tools[1].web_search, tools[2].mcp, include.web_search_call.results" in ignored
+    assert "deepwiki" not in doors.spelled(engine.requests[0].prompt_token_ids)
 
 
 def test_json_is_held_to_its_schema(doors: Doors) -> None:
@@ -223,7 +244,7 @@ def test_reasoning_effort(doors: Doors, case: dict[str, Any]) -> None:
     ("change", "param"),
     [
         ({"input": None}, "input"),
-        ({"input": []}, "messages"),
+        ({"input": []}, "input"),
         ({"input": [{"type": "smell"}]}, "input[0].type"),
         ({"input": [{"role": "narrator", "content": "x"}]}, "input[0].role"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
@@ -234,6 +255,7 @@ def test_reasoning_effort(doors: Doors, case: dict[str, Any]) -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"reasoning": {"effort": "turbo"}}, "reasoning.effort"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"),
+        ({"metadata": {"a": 5}}, "metadata.a"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_token": 5}, "max_output_token"),
     ],

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sparkstral.checkpoint.load import load
 from sparkstral.errors import ConfigError
+from sparkstral.kernels.fp8_quantize import Fp8Rows, dequantize
 from sparkstral.model.fast_batch import AbsorbedGroup, AttentionOrder, FastBatch
 from sparkstral.model.fast_mistral4 import FastMistral4
 from sparkstral.model.mistral4 import Mistral4
@@ -211,22 +212,24 @@ def test_an_images_embeddings_take_the_places_of_its_tokens(models: Models) -> N
     assert torch.equal(plain[1], blind[1])
 
 
-def test_all_in_fp8(fp8_models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prompt of more rows than the small product takes, decode steps, and both beside each other."""
+def test_all_in_fp8(fp8_models: Models) -> None:
+    """A prompt of more rows than the small product takes, then a decode step."""
     models = fp8_models
-    step = [part(str(i), prompt, 0, i) for i, prompt in enumerate(PROMPTS[:2])]
+    step = [part("0", PROMPTS[0], 0, 0)]
     plain_pool, pool = models.pool(), models.pool()
     assert_close_in_fp8(models.by_fast(step, pool), models.by_plain(step, plain_pool))
-    step = [part(str(i), (7 + i,), len(prompt), i) for i, prompt in enumerate(PROMPTS[:2])]
-    batch = decode_batch([(7 + i, len(prompt), i) for i, prompt in enumerate(PROMPTS[:2])], 3)
-    expected = models.by_plain(step, plain_pool)
-    assert_close_in_fp8(models.fast.forward(batch, pool)[:2], expected)
-    mixed = [part("prompt", tokens(20, 5), 0, 3), part("decode", (9,), 38, 0)]
-    assert_close_in_fp8(models.by_fast(mixed, pool), models.by_plain(mixed, plain_pool))
-    # The head's rows decoded in pieces, as the real one's are.
-    monkeypatch.setattr("sparkstral.model.fast_mistral4.DECODED_AT_ONCE", 40 * models.plain.config.hidden_size)
-    monkeypatch.setattr("sparkstral.model.fast_mistral4.MAX_LINEAR_ROWS", 0)
-    assert_close_in_fp8(models.by_fast(step, pool), expected)
+    step = [part("0", (7,), len(PROMPTS[0]), 0)]
+    logits = models.fast.forward(decode_batch([(7, len(PROMPTS[0]), 0)], 1), pool)
+    assert_close_in_fp8(logits, models.by_plain(step, plain_pool))
+
+
+def test_a_weight_in_fp8_is_decoded_in_pieces(fp8_models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    fast = fp8_models.fast
+    weight, x = fast._lm_head, torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
+    assert isinstance(weight, Fp8Rows)
+    monkeypatch.setattr("sparkstral.model.fast_mistral4.DECODED_AT_ONCE", 40 * 64)
+    expected = x @ dequantize(weight, torch.float32).T
+    torch.testing.assert_close(fast._whole(x, weight), expected, rtol=0, atol=1e-5)
 
 
 def assert_close_in_fp8(fast: Tensor, plain: Tensor) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sparkstral.kernels import latent_pool, latent_write, mla_decode, mla_prefill, rms_norm, rope
-from sparkstral.kernels.fp8_quantize import dequantize, quantize
+from sparkstral.kernels.fp8_quantize import Fp8Rows, dequantize, quantize
 from sparkstral.kernels.latent_write import triton_kernel as latent_write_triton
 from sparkstral.kernels.mla_decode import triton_kernel as decode_triton
 from sparkstral.kernels.mla_decode.triton_kernel import DecodeConfig, RowTile
@@ -70,11 +70,11 @@ def expanded_reference(pool: Tensor, tables: Tensor) -> Tensor:
     return mla_prefill.mla_prefill(EXPANDED, pool, tables.long(), ENDS, SEQ_LENS, W_UK, W_UV, SCALE)
 
 
-def absorbed(pool: Tensor, tables: Tensor) -> Tensor:
+def absorbed(pool: Tensor, tables: Tensor, w_uv: Tensor | Fp8Rows = W_UV) -> Tensor:
     workspace = decode_triton.allocate_workspace(DECODE, 3, 6, NUM_HEADS, LATENT, torch.device("cpu"))
     return decode_triton.mla_decode(
         ABSORBED, pool, tables, torch.tensor(ENDS, dtype=torch.int32), torch.tensor(SEQ_LENS, dtype=torch.int32),
-        SCALE, W_UV, max_query_len=6, workspace=workspace, config=DECODE, pdl=False,
+        SCALE, w_uv, max_query_len=6, workspace=workspace, config=DECODE, pdl=False,
     )  # fmt: skip
 
 
@@ -103,6 +103,20 @@ def test_the_reference_reads_it_as_the_rounded_latents_to_the_bit(kernel, refere
 @FORMS
 def test_the_kernel_attends_as_the_reference(kernel, reference) -> None:
     torch.testing.assert_close(kernel(*paged(True)), reference(*paged(True)), rtol=0, atol=2e-5)
+
+
+def test_absorbed_weights_in_fp8_are_the_numbers_that_they_stand_for() -> None:
+    """To the last bit but where a product is rounded before its row's scale and not after: nowhere, in float32."""
+    w_uk, w_uv = quantize(W_UK * torch.logspace(-1, 1, NOPE)[:, None]), quantize(W_UV)
+    cache = paged(True)
+    assert torch.equal(absorbed(*cache, w_uv), absorbed(*cache, dequantize(w_uv, torch.float32)))
+    parts = torch.randn(1, 8, NUM_HEADS * (NOPE + ROPE), generator=torch.Generator().manual_seed(2))
+    rotation, query_scale = rope.rotation(torch.arange(8), torch.linspace(1, 1e-4, ROPE // 2)), torch.ones(8)
+
+    def absorb(weight: Tensor | Fp8Rows) -> Tensor:
+        return decode_triton.absorb(parts, rotation, query_scale, weight, config=DECODE, pdl=False)
+
+    assert torch.equal(absorb(w_uk), absorb(dequantize(w_uk, torch.float32)))
 
 
 def test_requests_longer_than_the_scratch() -> None:

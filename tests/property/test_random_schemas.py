@@ -14,6 +14,7 @@ import torch
 
 from sparkstral.chat.grammar import grammar_for
 from sparkstral.sampling.sampler import SamplingRow, sample
+from sparkstral.structured.check import GrammarCheck
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.structured.vocabulary import Vocabulary, build_grammar_tokenizer
 from sparkstral.types import ChatMessage, ChatRequest, ResponseFormat, SamplingParams, TextPart
@@ -74,7 +75,7 @@ def written(schema: dict[str, Any], seed: int) -> str:
     request = ChatRequest(
         (ChatMessage("user", (TextPart("x"),)),), response_format=ResponseFormat("json_schema", schema)
     )
-    grammar = grammar_for(request)
+    grammar = grammar_for(request, GrammarCheck())
     assert grammar is not None
     matcher = CompiledGrammar(tokenizer(), grammar.lark).matcher(())
     params = SamplingParams(max_tokens=2000, temperature=1.0, stop_token_ids=(EOS,))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sparkstral.chat.tokenizer import ChatTokenizer
+from sparkstral.engine.messages import Submit, encode
 from sparkstral.errors import NotReadyError
 from sparkstral.types import (
     EngineInfo,
@@ -47,6 +49,7 @@ class FakeEngine:
     pressure: MemoryPressure | None = None
     fail_after: tuple[int, Failure] | None = None
     hang_after: int | None = None
+    chunks: Sequence[int] = (1,)  # of how many tokens each output is, in turn
     requests: list[GenerationRequest] = field(default_factory=list)
     step_observers: list[Callable[[EngineStats], None]] = field(default_factory=list)
     num_started: int = 0
@@ -74,6 +77,12 @@ class FakeEngine:
             self.max_model_len, 64, 1024, "none", "none", reads_images=not self.why_blind, why_blind=self.why_blind
         )
 
+    def _logprobs(self, request: GenerationRequest, token_ids: Sequence[int]) -> Iterator[TokenLogprob]:
+        num_top = request.sampling.num_logprobs
+        for token_id in token_ids if num_top is not None else ():
+            top = tuple((token_id + i, -0.25 * (i + 1)) for i in range(num_top or 0))
+            yield TokenLogprob(token_id, -0.25, top)
+
     def _prompt_logprobs(self, request: GenerationRequest) -> tuple[TokenLogprob, ...]:
         num_top = request.sampling.num_prompt_logprobs
         if num_top is None:
@@ -99,36 +108,39 @@ class FakeEngine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[TokenOutput, None]:
         if self.now.phase is not EnginePhase.READY:
             raise NotReadyError(f"The engine is {self.now.phase}.")
+        encode(Submit(request))  # what could not cross to an engine process is no request
         self.requests.append(request)
         token_ids = list(self.script(request))[: request.sampling.max_tokens]
-        is_over = False
+        ends = [i + 1 for i, token_id in enumerate(token_ids) if token_id in request.sampling.stop_token_ids]
+        token_ids = token_ids[: ends[0]] if ends else token_ids
+        borders = sorted({self.hang_after or 0, self.fail_after[0] if self.fail_after else 0, len(token_ids)})
+        begin, is_over = 0, False
         try:
-            for number, token_id in enumerate(token_ids):
+            for size in itertools.cycle(self.chunks):
+                if is_over or begin == len(token_ids):
+                    return
                 await asyncio.sleep(0)
-                if number == self.hang_after:
+                if begin == self.hang_after:
                     self.is_hanging.set()
                     await asyncio.Event().wait()
-                failure = self.fail_after[1] if self.fail_after and number == self.fail_after[0] else None
+                failure = self.fail_after[1] if self.fail_after and begin == self.fail_after[0] else None
+                end = min(begin + size, *(border for border in borders if border > begin))
+                new = () if failure else tuple(token_ids[begin:end])
                 reason = None
-                if token_id in request.sampling.stop_token_ids:
-                    reason = FinishReason.STOP
-                elif number + 1 == len(token_ids):
-                    reason = FinishReason.LENGTH
+                if not failure and end == len(token_ids):
+                    reason = FinishReason.STOP if ends else FinishReason.LENGTH
                 is_over = failure is not None or reason is not None
-                num_top = request.sampling.num_logprobs
-                top = tuple((token_id + i, -0.25 * (i + 1)) for i in range(num_top or 0))
                 yield TokenOutput(
                     request.request_id,
-                    () if failure else (token_id,),
-                    None if failure else reason,
+                    new,
+                    reason,
                     failure,
                     len(request.prompt_token_ids),
                     self.num_cached_tokens,
-                    () if num_top is None or failure else (TokenLogprob(token_id, -0.25, top),),
-                    self._prompt_logprobs(request) if number == 0 else (),
+                    tuple(self._logprobs(request, new)),
+                    self._prompt_logprobs(request) if begin == 0 else (),
                 )
-                if is_over:
-                    return
+                begin = end
         finally:
             if not is_over:
                 self.has_aborted.set()

@@ -17,13 +17,14 @@ from triton.runtime.jit import JITFunction
 
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.model.config import ModelConfig
+from sparkstral.model.fast_batch import MAX_ABSORBED_QUERIES
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
 from sparkstral.runner.compile_worker import weights_without_memory
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.logprobs import ROWS_AT_ONCE
-from sparkstral.runner.warm_up_steps import prompt_steps
+from sparkstral.runner.warm_up_steps import all_explained, prompt_steps
 from sparkstral.types import Precision, ScheduledRequest
 from tests.unit.memory.test_plan import REAL
 
@@ -50,6 +51,19 @@ def random_step(draw: random.Random, limits: FastLimits) -> list[ScheduledReques
     return step
 
 
+def steps_with_drafts(limits: FastLimits) -> list[list[ScheduledRequest]]:
+    """One request and several, with and without a plain one beside them; none where its rows are too few."""
+
+    def request(name: str, queries: int) -> ScheduledRequest:
+        return ScheduledRequest(name, (1,) * queries, 40, (0,) * 2, True, num_drafts=queries - 1)
+
+    if limits.max_num_seqs < MAX_ABSORBED_QUERIES:
+        return []
+    steps = [[request("a", queries)] for queries in range(2, MAX_ABSORBED_QUERIES + 1)]
+    steps += [[request("plain", 1), request("a", 2)], [request("a", 2), request("b", 3), request("c", 3)]]
+    return steps
+
+
 def missing(
     model_config: ModelConfig, capability: tuple[int, int], limits: FastLimits, held: Precision, seed: int
 ) -> set[str]:
@@ -63,32 +77,31 @@ def missing(
 
     JITFunction.run = count
     kernels = KernelConfigs.shipped(capability)
-    config = replace(model_config, num_hidden_layers=1)
+    config = replace(model_config, num_hidden_layers=2)
     model = FastMistral4(config, weights_without_memory(config), kernels, limits, META, torch.bfloat16, held)
-    pool = allocate_latent_pool(1, 2, BLOCK_SIZE, META, torch.bfloat16, held)
+    pool = allocate_latent_pool(2, 2, BLOCK_SIZE, META, torch.bfloat16, held)
     runner = FastRunner(model, pool, 0, {}.__getitem__, config.vocab_size)
     shape = StepShape(BLOCK_SIZE, limits.max_num_seqs, kernels.prefill, limits.prefill_keys)
     previous = torch.empty(1, dtype=torch.int64, device=META)
 
-    def forward(step: Sequence[ScheduledRequest], num_explained: int = 0) -> None:
-        explained = {0: num_explained} if num_explained else {}
+    def forward(step: Sequence[ScheduledRequest], explained: dict[int, int]) -> None:
         batch, sampling = build_fast_batch(step, shape, META, {}, previous, explained)
         hidden = model.hidden(batch, pool)
         model.logits(hidden[: len(sampling)])
-        for begin in range(len(sampling), len(hidden), ROWS_AT_ONCE):
-            model.logits(hidden[begin : begin + ROWS_AT_ONCE])
 
     for size in runner.graphs.sizes:
         runner.graphs.run_eagerly(size)
     model.logits(torch.empty(ROWS_AT_ONCE, config.hidden_size, dtype=torch.bfloat16, device=META))
     for step in prompt_steps(limits, BLOCK_SIZE, [pair.max_tokens for pair in kernels.moe.many]):
-        forward(step)
+        forward(step, all_explained(step))
     in_warm_up = set(launched)
     draw = random.Random(seed)
     for _ in range(20):
         step = random_step(draw, limits)
         if any(len(request.token_ids) > 1 for request in step):
-            forward(step, draw.choice([0, len(step[0].token_ids)]))
+            forward(step, draw.choice(({}, {0: len(step[0].token_ids) - step[0].samples}, all_explained(step))))
+    for step in steps_with_drafts(limits):
+        forward(step, {})
     return launched - in_warm_up
 
 

@@ -26,16 +26,23 @@ W = TypeVar("W", bound=Wire)
 
 UTF8_BOM = b"\xef\xbb\xbf"  # PowerShell writes one; RFC 8259 lets us skip it
 NEAR = 0.85  # difflib ratio: "temprature" and "maxTokens" are typos, "top_a" (another server's field) is not
+# Names of other servers' own that nearly spell one of ours: no typos, so they are ignored like all other unknown ones.
+FOREIGN_NAMES = frozenset(
+    (
+        "conversation_id", "frequency_penalty_decay", "logit_bias_exp", "max_new_tokens", "min_new_tokens", "mode",
+        "models", "presence_penalty_range", "reasoning_format", "repetition_penalty_range", "search_options",
+        "top_logprobs_num",
+    )
+)  # fmt: skip
 SHOWN_CHARS = 60
+MIN_BYTES_PER_S = 64 << 10  # on average, after the time that any body has: a slow line's upload is faster
 
 
-async def read_json(request: Request, config: ServerConfig) -> Any:
-    """The body as Python values.
+async def read_body(request: Request, config: ServerConfig) -> bytes:
+    """The bytes of a body that is declared as JSON.
 
-    A missing Content-Type is taken as JSON, unless the request comes from a page of another site. NaN and Infinity
-    pass here, so that the field which holds them can be named later. Raises UnsupportedMediaTypeError,
-    BodyTooLargeError, BodyTooSlowError, or RequestError for what is no JSON text in UTF-8 or is nested deeper than
-    200 levels.
+    A missing Content-Type is taken as JSON, unless the request comes from a page of another site. Raises
+    UnsupportedMediaTypeError, BodyTooLargeError or BodyTooSlowError.
     """
     if "content-type" not in request.headers and is_foreign_page(request.headers, config.cors_origins):
         # A browser lets any page post what declares no type, without asking us first.
@@ -48,25 +55,43 @@ async def read_json(request: Request, config: ServerConfig) -> Any:
             f"The body is declared as {media_type or 'nothing'}; send JSON with the header "
             "Content-Type: application/json."
         )
-    body = (await _read_limited(request, config.max_body_bytes, config.body_timeout_s)).removeprefix(UTF8_BOM)
+    return await _read_limited(request, config.max_body_bytes, config.body_timeout_s)
+
+
+def parse(body: bytes) -> Any:
+    """The body as Python values. NaN and Infinity pass here, so that the field which holds them can be named later.
+    Raises RequestError for what is no JSON text in UTF-8 or is nested deeper than 200 levels."""
     try:
-        return from_json(body)
+        return from_json(body.removeprefix(UTF8_BOM))
     except ValueError as error:
         raise RequestError(f"The body is not valid JSON in UTF-8: {error}.") from None
 
 
 async def _read_limited(request: Request, max_body_bytes: int, timeout_s: float) -> bytes:
-    """The whole body. One that is too large is read on for a while, so that its client hears the answer."""
+    """The whole body. One that is too large is read on for a while, so that its client hears the answer. Whoever sends
+    it byte by byte does not hold a place longer than one who sends none."""
+    declared = request.headers.get("content-length", "")
+    num_declared = int(declared) if declared.isdecimal() else 0
+    waits_for_word = request.headers.get("expect", "").lower() == "100-continue"  # which reading would give
+    if num_declared > (max_body_bytes if waits_for_word else 4 * max_body_bytes):
+        raise _too_large(max_body_bytes)
     chunks: list[bytes] = []
     num_bytes = 0
     stream = request.stream()
+    now_s = asyncio.get_running_loop().time
+    begin_s = now_s()
     while True:
+        all_by_s = begin_s + timeout_s + num_bytes / MIN_BYTES_PER_S
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout_at(min(all_by_s, now_s() + timeout_s)):
                 chunk = await anext(stream, None)
         except TimeoutError:
+            if num_declared > max_body_bytes:
+                raise _too_large(max_body_bytes) from None
             raise BodyTooSlowError(
-                f"After {format_bytes(num_bytes)} nothing more of the body has come for {timeout_s:g} s. Send it again."
+                f"Of the body {format_bytes(num_bytes)} have come in {now_s() - begin_s:.3g} s, and nothing more while "
+                f"this server waits: {timeout_s:g} s for any more, and in all {format_bytes(MIN_BYTES_PER_S)} a second "
+                "after that. Send it again, faster."
             ) from None
         if chunk is None:
             break
@@ -76,10 +101,14 @@ async def _read_limited(request: Request, max_body_bytes: int, timeout_s: float)
         elif num_bytes > 4 * max_body_bytes:
             break
     if num_bytes > max_body_bytes:
-        raise BodyTooLargeError(
-            f"The body is larger than the {format_bytes(max_body_bytes)} that this server takes. Send less."
-        )
+        raise _too_large(max_body_bytes)
     return b"".join(chunks)
+
+
+def _too_large(max_body_bytes: int) -> BodyTooLargeError:
+    return BodyTooLargeError(
+        f"The body is larger than the {format_bytes(max_body_bytes)} that this server takes. Send less."
+    )
 
 
 def validate(model: type[W], body: Any) -> W:
@@ -94,7 +123,7 @@ def validate(model: type[W], body: Any) -> W:
         details = error.errors(include_url=False)
         raise _field_error(details) from None
     for name in wire.model_extra or ():
-        near = _nearest(name, tuple(model.model_fields))
+        near = None if name in FOREIGN_NAMES else _nearest(name, tuple(model.model_fields))
         if near is not None:
             raise RequestError(f"There is no field `{_shown(name)}`; do you mean `{near}`?", name)
     for name, field in model.model_fields.items():

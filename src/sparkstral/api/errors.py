@@ -16,7 +16,7 @@
 | body that stops coming | 408 | invalid_request_error | request_timeout |
 | body larger than max_body_bytes | 413 | invalid_request_error | body_too_large |
 | body that is not declared as JSON | 415 | invalid_request_error | unsupported_media_type |
-| the answer took longer than request_timeout_s | 504 | server_error | timeout |
+| the answer took longer than request_timeout_s (x-should-retry: false) | 504 | server_error | timeout |
 | too many requests in flight | 429 + Retry-After | rate_limit_error | overloaded |
 | engine not ready, or dead | 503 + Retry-After | service_unavailable | engine_not_ready; engine_dead |
 | one request's numbers went wrong; a defect of ours | 500 | server_error | numerics; internal_error |
@@ -25,6 +25,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -116,7 +117,7 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
         case RequestError():
             status, code = next((s, c) for kind, s, c in _REQUEST_ERRORS if isinstance(error, kind))
             headers = {}
-            if status == 408:
+            if status in (408, 413):
                 headers["Connection"] = "close"  # the rest of the body is not waited for
             elif status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
@@ -131,6 +132,8 @@ def describe(error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
         case FailedError():
             status, type_, code = _FAILURES[error.failure.code]
             headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 503 else {}
+            if status == 504:  # it took all the time it had: official clients would ask twice more, for as long again
+                headers["x-should-retry"] = "false"
             return status, error_object(str(error), type_, code), headers
         case _:
             message = "The server met a defect of its own; its log has the details."
@@ -152,7 +155,7 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def to_anthropic(body: Mapping[str, Any], status: int = 500) -> dict[str, Any]:
+def to_anthropic(body: Mapping[str, Any], status: int) -> dict[str, Any]:
     """The same error in Anthropic's form."""
     message = body["error"]["message"]
     return {"type": "error", "error": {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": message}}
@@ -172,13 +175,21 @@ def _answer(
             numbers = f"{error.num_prompt_tokens} tokens > {error.max_model_len} maximum"
             body["error"]["message"] = f"prompt is too long: {numbers}. {error}"
         body = to_anthropic(body, status)
-    return JSONResponse(body, status, headers)
+    return JSONResponse(body, status, {**request_ids(scope, "req_"), **(headers or {})})
+
+
+def request_ids(scope: Scope, prefix: str) -> dict[str, str]:
+    """The headers by which an answer names its request, as both protocols' clients read them; the id is made when it is
+    first asked for, and begins with `prefix`."""
+    request_id: str = scope.setdefault("sparkstral.request_id", f"{prefix}{uuid.uuid4().hex}")
+    return {"x-request-id": request_id, "request-id": request_id}
 
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:
     response = answer(request.scope, error)
-    if response.status_code == 500 and not isinstance(error, SparkstralError):
-        logger.error("Defect while serving %s %s", request.method, request.url.path, exc_info=error)
+    if response.status_code == 500 and not isinstance(error, FailedError):  # that one is logged where it arose
+        fields = {"request_id": response.headers["x-request-id"]}
+        logger.error("Defect while serving %s %s", request.method, request.url.path, exc_info=error, extra=fields)
     return response
 
 
@@ -206,7 +217,7 @@ async def _on_disconnect(request: Request, error: Exception) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Give the app OpenAI's error object for everything that can go wrong."""
+    """Give the app its protocols' error objects for everything that can go wrong."""
     app.add_exception_handler(SparkstralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(ClientDisconnect, _on_disconnect)

@@ -15,9 +15,9 @@ from fastapi.responses import JSONResponse
 
 from sparkstral.api.errors import RETRY_AFTER_S
 from sparkstral.engine.client import EngineClient
+from sparkstral.engine.readiness import seconds_left
 from sparkstral.types import EnginePhase
 
-MIN_PROGRESS = 0.02  # of a phase, before its end is guessed from it
 _STARTED = (EnginePhase.READY, EnginePhase.SHORT_OF_MEMORY, EnginePhase.STALLED, EnginePhase.DRAINING)
 
 
@@ -56,8 +56,8 @@ def health_router(client: EngineClient) -> APIRouter:
         """200 once the engine has made its first token; else 503 with its phase, for how long it has been in it
         (`phase_s`) and, while it loads, in how many seconds that may be done (`eta_s`)."""
         status, phase_s = client.status(), client.phase_age_s()
-        is_told = status.phase is EnginePhase.LOADING and status.progress >= MIN_PROGRESS
-        eta_s = round(phase_s / status.progress - phase_s, 1) if is_told else None
+        left_s = seconds_left(status, phase_s)
+        eta_s = None if left_s is None else round(left_s, 1)
         return answer(status.phase in _STARTED, phase_s=round(phase_s, 1), eta_s=eta_s)
 
     @router.head("/livez", include_in_schema=False)

@@ -33,11 +33,11 @@ class KeysOnly:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        key = _key(Headers(scope=scope))
-        if key is not None and self._is_known(key):
+        keys = _keys(Headers(scope=scope))
+        if any(self._is_known(key) for key in keys):
             await self._app(scope, receive, send)
             return
-        told = "This server asks for an API key" if key is None else "The API key is not one of this server's"
+        told = "The API key is not one of this server's" if keys else "This server asks for an API key"
         error = UnauthorizedError(f"{told}; send it as `Authorization: Bearer KEY` or as `x-api-key: KEY`.")
         await answer(scope, error)(scope, receive, send)
 
@@ -47,8 +47,8 @@ class KeysOnly:
         return any(found)
 
 
-def _key(headers: Headers) -> str | None:
+def _keys(headers: Headers) -> list[str]:
+    """What is sent as a key, in either header: a client may fill one of them with a word of its own."""
     scheme, _, credentials = headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer" and credentials.strip():
-        return credentials.strip()
-    return headers.get("x-api-key")
+    sent = credentials.strip() if scheme.lower() == "bearer" else ""
+    return [key for key in (sent, headers.get("x-api-key", "")) if key]

@@ -6,7 +6,7 @@ vllm:… with their labels. Counts of the engine begin anew when it is restarted
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -59,6 +59,9 @@ class Metrics(Collector):
         self._e2e = histogram("request_seconds", "From the request to its end", _REQUEST_BUCKETS)
         self._step = histogram("step_seconds", "What a step takes the device", _TOKEN_BUCKETS)
         self._ended = Counter(OURS + "requests", "Requests that ended, by how", ["outcome"], registry=None)
+        self._repairs = Counter(
+            OURS + "repairs", "Message lists that were taken with a repair, by repair", ["repair"], registry=None
+        )
         self._last_step = 0
         client.watch_steps(self._on_step)
         self.registry = CollectorRegistry()
@@ -74,6 +77,10 @@ class Metrics(Collector):
     def more_tokens(self, num_tokens: int, itl_s: float) -> None:
         for _ in range(num_tokens):
             self._itl.observe(itl_s)
+
+    def repaired(self, repairs: Sequence[str]) -> None:
+        for repair in dict.fromkeys(repairs):
+            self._repairs.labels(repair).inc()
 
     def ended(self, outcome: str, e2e_s: float) -> None:
         self._e2e.observe(e2e_s)
@@ -124,7 +131,7 @@ class Metrics(Collector):
             yield _gauge("memory_pressure", text, pressure.level)
         if is_known and (ledger := self._client.info.memory) is not None:
             yield _memory_of(ledger)
-        for instrument in (self._ttft, self._itl, self._e2e, self._step, self._ended):
+        for instrument in (self._ttft, self._itl, self._e2e, self._step, self._ended, self._repairs):
             for metric in instrument.collect():
                 metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
                 yield metric

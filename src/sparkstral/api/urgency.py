@@ -5,7 +5,7 @@ Owns their spelling and limits; must not know what becomes of them.
 
 from __future__ import annotations
 
-import math
+import re
 
 from fastapi import Request
 
@@ -24,7 +24,7 @@ def urgency(request: Request, wire: Wire) -> Urgency:
     priority = getattr(wire, "priority", None)
     if priority is None:
         text = request.headers.get(PRIORITY_HEADER, "0")
-        priority = int(text) if text.removeprefix("-").isdecimal() and len(text) <= 4 else MAX_PRIORITY + 1
+        priority = int(text) if re.fullmatch(r"-?[0-9]{1,3}", text) else MAX_PRIORITY + 1
         if abs(priority) > MAX_PRIORITY:
             raise RequestError(
                 f"The header {PRIORITY_HEADER} is {text[:20]!r}; it takes whole numbers from -{MAX_PRIORITY} "
@@ -37,10 +37,7 @@ def urgency(request: Request, wire: Wire) -> Urgency:
 def _timeout_s(text: str | None) -> float | None:
     if text is None:
         return None
-    try:
-        timeout_s = float(text)
-    except ValueError:
-        timeout_s = math.nan
+    timeout_s = float(text) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{0,9})?", text) else 0.0  # float takes 1_0 and inf
     if not 0 < timeout_s <= MAX_TIMEOUT_S:
         raise RequestError(
             f"The header {TIMEOUT_HEADER} is {text[:20]!r}; it takes seconds above 0, up to {MAX_TIMEOUT_S:,.0f}.",

@@ -103,7 +103,7 @@ def measure_load(
 
 def _run(plan: LoadPlan, device: torch.device, reading: Reading) -> LoadRun:
     cached_before = count_cached_bytes(plan.file_bytes)
-    with _highest_growth() as growth:
+    with highest_growth() as growth:
         started = time.monotonic()
         weights = load_planned(plan, device, _show_progress, reading)
         seconds = time.monotonic() - started
@@ -151,7 +151,7 @@ class _Growth:
 
 
 @contextmanager
-def _highest_growth() -> Iterator[_Growth]:
+def highest_growth() -> Iterator[_Growth]:
     """How far this process' resident memory and the machine's page cache rise in the block above where they were."""
     growth, ended = _Growth(), threading.Event()
     rss, cache = _resident_bytes(), _page_cache_bytes()

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from llguidance import LLMatcher
-
+from sparkstral.chat.schemas import is_endless, loosened, without_no_ops
 from sparkstral.chat.tokenizer import Control
 from sparkstral.errors import RequestError
+from sparkstral.structured.check import GrammarCheck
 from sparkstral.types import ChatRequest, GrammarSpec, Tool
 
 _ANY_OBJECT = {"type": "object"}
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
-# Up to 32 characters of white space in one place, enough for indented JSON: without a bound, a weak model can
-# write white space until max_tokens.
-_LAYOUT = {"whitespace_pattern": r"[ \n\r\t]{0,32}"}
+# A blank, or a new line and up to 32 blanks of indentation: what printers of JSON write in one place. With more room a
+# weak model writes blanks or empty lines until max_tokens.
+_LAYOUT = {"whitespace_pattern": r" ?(\r?\n[ \t]{0,32})?", "coerce_one_of": True}  # oneOf is held to as anyOf
 
 
 def banned_token_ids(request: ChatRequest) -> tuple[int, ...]:
@@ -30,42 +31,63 @@ def banned_token_ids(request: ChatRequest) -> tuple[int, ...]:
     return () if _callable_tools(request) else (Control.TOOL_CALLS.value,)
 
 
-def grammar_for(request: ChatRequest, *, prefilled_think: bool = False) -> GrammarSpec | None:
+def grammar_for(request: ChatRequest, check: GrammarCheck, *, prefilled_think: bool = False) -> GrammarSpec | None:
     """The grammar of a request that `render` accepted, or None when any text may be written.
 
-    `prefilled_think`: the prompt ends inside an open [THINK] (`Prompt.prefilled_think`). Raises
-    RequestError (param response_format, or tools[i].function.parameters of a strict tool) when a schema
-    cannot be enforced; to know, it compiles the grammar once: milliseconds, a second for a schema of 1 MB.
+    `prefilled_think`: the prompt ends inside an open [THINK] (`Prompt.prefilled_think`). Raises RequestError, naming
+    the place of the response format or of a strict tool's parameters, when a schema cannot be enforced; to know, the
+    grammar is compiled once: milliseconds, a second for a schema of 1 MB.
     """
     tools = _callable_tools(request)
     wants_json = request.response_format.mode != "text"
     if not tools and not wants_json:
         return None
-    schemas = {f"tools[{i}].function.parameters": _arguments_schema(tool) for i, tool in tools.items()}
+    schemas = {tool.parameters_place: _arguments_schema(tool) for tool in tools}
     rules = [_start_rule(request, prefilled_think), "TEXT: /(.|\\n)+/"]
     if tools:
-        rules += _call_rules(list(tools.values()), request.parallel_tool_calls)
+        rules += _call_rules(tools, request.parallel_tool_calls)
     if request.tool_choice.mode in ("required", "named"):
         rules.append("answer: calls")
     elif wants_json:
-        schemas["response_format"] = request.response_format.schema or _ANY_OBJECT
-        rules += [f"answer: json{' | calls' if tools else ''}", f"json: {_json(schemas['response_format'])}"]
+        schema = without_no_ops(request.response_format.schema or _ANY_OBJECT)
+        schemas[request.response_format.place] = schema
+        rules += [f"answer: json{' | calls' if tools else ''}", f"json: {_json(schema)}"]
     else:
         rules.append("answer: TEXT? calls?")
+    for place, schema in schemas.items():
+        if is_endless(schema):
+            reason = "it refers to itself without an end, so that no value is true to it."
+            raise RequestError(f"{place}: this schema cannot be enforced: {reason}", place)
     lark = "\n".join(rules)
-    if error := LLMatcher.validate_grammar(lark, None):
-        raise _refusal(schemas, error)
+    if reason := check.reason_against(lark):
+        raise _refusal(schemas, reason, check)
     return GrammarSpec(lark)
 
 
-def _callable_tools(request: ChatRequest) -> dict[int, Tool]:
-    """The tools that may be called, by their index in the request."""
+def with_schema_held(request: ChatRequest, check: GrammarCheck) -> tuple[ChatRequest, tuple[str, ...]]:
+    """The request whose response format, unless it is strict, asks for no more than a grammar can hold to, and the
+    places of what was left out of it. What still cannot be compiled is `grammar_for`'s to refuse."""
+    asked = request.response_format
+    if asked.schema is None or asked.strict or not _reason_against(without_no_ops(asked.schema), check):
+        return request, ()
+    schema, left_out = loosened(
+        without_no_ops(asked.schema),
+        asked.place,
+        lambda pattern: not _reason_against({"type": "string", "pattern": pattern}, check),
+    )
+    return replace(request, response_format=replace(asked, schema=schema)), tuple(left_out)
+
+
+def _reason_against(schema: Mapping[str, Any], check: GrammarCheck) -> str:
+    return check.reason_against(f"start: {_json(schema)}")
+
+
+def _callable_tools(request: ChatRequest) -> list[Tool]:
     choice = request.tool_choice
     if choice.mode == "none":
-        return {}
-    return {
-        i: tool for i, tool in enumerate(request.tools) if choice.mode != "named" or tool.name == choice.name
-    }
+        return []
+    allowed = (choice.name,) if choice.mode == "named" else choice.allowed
+    return [tool for tool in request.tools if allowed is None or tool.name in allowed]
 
 
 def _start_rule(request: ChatRequest, prefilled_think: bool) -> str:
@@ -92,7 +114,7 @@ def _call_rules(tools: list[Tool], is_parallel: bool) -> list[str]:
 def _arguments_schema(tool: Tool) -> Mapping[str, Any]:
     if not tool.strict:
         return _ANY_OBJECT
-    return {**_ANY_OBJECT, **tool.parameters} if tool.parameters else _NO_ARGUMENTS
+    return without_no_ops({**_ANY_OBJECT, **tool.parameters}) if tool.parameters else _NO_ARGUMENTS
 
 
 def _json(schema: Mapping[str, Any]) -> str:
@@ -103,12 +125,11 @@ def _control(control: Control) -> str:
     return f"<[{control.value}]>"
 
 
-def _refusal(schemas: Mapping[str, Mapping[str, Any]], error: str) -> RequestError:
+def _refusal(schemas: Mapping[str, Mapping[str, Any]], reason: str, check: GrammarCheck) -> RequestError:
     """Names the schema that is to blame, or the last one when only all together are too large."""
     *_, param = schemas
-    for name, schema in schemas.items():
-        if alone := LLMatcher.validate_grammar(f"start: {_json(schema)}", None):
-            param, error = name, alone
+    for place, schema in schemas.items():
+        if alone := _reason_against(schema, check):
+            param, reason = place, alone
             break
-    reason = error.split("JSON schema: ")[-1].split("\n   1 |")[0]
     return RequestError(f"{param}: this schema cannot be enforced: {reason}", param)

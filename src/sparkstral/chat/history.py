@@ -1,12 +1,13 @@
 """The message lists that agents really send, made into lists that the chat format can say.
 
 Owns the repairs. Each is a function from list to list that is named in the answer when it changed something;
-none loses a text. What no repair can mend is refused with the index of the client's message. Must not know
+none loses a text. What no repair can mend is refused with the place of the client's message. Must not know
 tokens or a protocol's wire form. Source of what the format can say: mistral-common's v15 validator.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import deque
@@ -15,11 +16,23 @@ from dataclasses import dataclass, replace
 
 from sparkstral.chat.tool_ids import NativeIds
 from sparkstral.errors import RequestError
-from sparkstral.types import ChatMessage, ImagePart, Part, TextPart, ThinkPart, ToolCall
+from sparkstral.types import ChatMessage, ImagePart, Part, TextPart, ThinkPart
 
 _BETWEEN_MESSAGES = TextPart("\n\n")  # what mistral-common puts between merged messages
 _NO_RESULT = "No result: this call was not answered."
-CALL_NAME = re.compile(r"^[a-zA-Z0-9_-]{1,64}$")  # what mistral-common takes for a name, and OpenAI too
+MAX_NAME_CHARS = 64
+CALL_NAME = re.compile(rf"^[a-zA-Z0-9_-]{{1,{MAX_NAME_CHARS}}}$")  # mistral-common's names, and OpenAI's
+
+
+def plain_name(name: str) -> str:
+    """`name` in the letters and the length that the format has: one name gives one, and another very likely another."""
+    if CALL_NAME.fullmatch(name):
+        return name
+    spelled = re.sub(r"[^a-zA-Z0-9_-]", "_", name)
+    if len(spelled) <= MAX_NAME_CHARS:
+        return spelled
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{spelled[: MAX_NAME_CHARS - 9]}_{digest}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,56 +44,41 @@ class RepairedHistory:
     repairs: tuple[str, ...]
 
 
-def repair_history(messages: Sequence[ChatMessage]) -> RepairedHistory:
-    """Repairs the list. Raises RequestError, naming `messages[i]…`, for what cannot be mended."""
+def repair_history(messages: Sequence[ChatMessage], place: str = "messages") -> RepairedHistory:
+    """Repairs the list. Raises RequestError, naming the client's place, for what cannot be mended; `place` is that of
+    the list."""
+    if not messages:
+        raise RequestError(f"{place} is empty; send at least one message.", place)
     _refuse_unmendable(messages)
-    steps: list[tuple[str, Callable[[list[ChatMessage]], list[ChatMessage]]]] = [
-        ("drop_empty_turns", drop_empty_turns),
-        ("system_after_answer_to_user", system_after_answer_to_user),
-        ("merge_turns", merge_turns),
-        ("close_thoughts", close_thoughts),
-        ("plain_call_names", plain_call_names),
-        ("native_tool_ids", native_tool_ids),
-        ("orphan_results_to_user", orphan_results_to_user),
-        ("join_repeated_results", join_repeated_results),
-        ("results_follow_calls", results_follow_calls),
-        ("add_missing_results", add_missing_results),
-        ("continue_last_turn", continue_last_turn),
-        ("add_user_turn", add_user_turn),
-    ]
     current = _without_empty_parts(messages)
     repairs = []
-    for name, step in steps:
+    for step in STEPS:
         repaired = step(current)
         if repaired != current:
-            repairs.append(name)
+            repairs.append(step.__name__)
         current = repaired
     return RepairedHistory(tuple(current), tuple(repairs))
 
 
 def _refuse_unmendable(messages: Sequence[ChatMessage]) -> None:
-    if not messages:
-        raise RequestError("messages is empty; send at least one message.", "messages")
-    for i, message in enumerate(messages):
+    for message in messages:
         if message.role != "assistant" and message.tool_calls:
-            param = f"messages[{i}].tool_calls"
-            raise RequestError(f"{param}: only an assistant message can hold tool calls.", param)
+            raise RequestError(f"{message.place}: only an assistant message can hold tool calls.", message.place)
         if message.role != "assistant" and any(isinstance(part, ThinkPart) for part in message.parts):
-            param = f"messages[{i}].content"
-            raise RequestError(f"{param}: only an assistant message can hold reasoning.", param)
+            raise RequestError(f"{message.place}: only an assistant message can hold reasoning.", message.place)
         if message.role not in ("user", "tool"):
             for part in message.parts:
                 if isinstance(part, ImagePart):
                     sentence = f"`{part.place}` is an image; only a user's message or a tool's result can hold one."
                     raise RequestError(sentence, part.place)
-        for j, call in enumerate(message.tool_calls):
-            param = f"messages[{i}].tool_calls[{j}].function"
+        for call in message.tool_calls:
             if not call.name:
-                raise RequestError(f"{param}.name is empty; name the tool that was called.", f"{param}.name")
+                param = f"{call.place}.name"
+                raise RequestError(f"{param} is empty; name the tool that was called.", param)
             try:
                 json.loads(call.arguments or "{}")
             except RecursionError:
-                param += ".arguments"
+                param = f"{call.place}.arguments"
                 raise RequestError(f"{param} is nested too deeply to be read.", param) from None
             except ValueError:
                 pass  # rendered as the text that it is
@@ -168,12 +166,11 @@ def ends_in_open_thought(messages: Sequence[ChatMessage]) -> bool:
 def plain_call_names(messages: list[ChatMessage]) -> list[ChatMessage]:
     """Names of past calls that this format cannot say (`files.read`), as other models' talks hold them."""
 
-    def plain(call: ToolCall) -> ToolCall:
-        if CALL_NAME.fullmatch(call.name):
-            return call
-        return replace(call, name=re.sub(r"[^a-zA-Z0-9_-]", "_", call.name)[:64])
+    def plain(message: ChatMessage) -> ChatMessage:
+        calls = (replace(call, name=plain_name(call.name)) for call in message.tool_calls)
+        return replace(message, tool_calls=tuple(calls))
 
-    return [replace(m, tool_calls=tuple(map(plain, m.tool_calls))) for m in messages]
+    return [plain(message) for message in messages]
 
 
 def native_tool_ids(messages: list[ChatMessage]) -> list[ChatMessage]:
@@ -273,3 +270,20 @@ def add_user_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
         return messages
     start = next((i for i, message in enumerate(messages) if message.role != "system"), len(messages))
     return [*messages[:start], ChatMessage("user"), *messages[start:]]
+
+
+# In the order in which they are taken; each is told by its function's name.
+STEPS: tuple[Callable[[list[ChatMessage]], list[ChatMessage]], ...] = (
+    drop_empty_turns,
+    system_after_answer_to_user,
+    merge_turns,
+    close_thoughts,
+    plain_call_names,
+    native_tool_ids,
+    orphan_results_to_user,
+    join_repeated_results,
+    results_follow_calls,
+    add_missing_results,
+    continue_last_turn,
+    add_user_turn,
+)

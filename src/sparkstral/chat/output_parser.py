@@ -6,7 +6,8 @@ by the ids of the markers alone, never by their spelling. Must not know a protoc
 What a malformed answer becomes, and why:
 - A marker where it means nothing ([ARGS] outside a call, [/THINK] without a beginning), or any other control
   token, is dropped: no control token may reach a client.
-- A name that no [ARGS] follows, or an empty name, is no call that anybody could run: it is given as text.
+- A name that no [ARGS] follows, or an empty name, is no call that anybody could run: it is given as text. One that
+  the limit has cut is nobody's: it would have become a call, and is no text for a user.
 - Arguments are handed on as the model wrote them, valid or not: deltas that are out cannot be taken back, and
   agents answer a broken call with the error, from which the model recovers. No arguments at all are `{}` when
   the model ended the call itself, and stay empty when the answer was cut.
@@ -155,7 +156,7 @@ class OutputParser:
         name, self._name, self._spaces = self._name, "", ""
         self._logprobs.clear()
         section, self._section = self._section, _Section.TEXT
-        if section is _Section.NAME:
+        if section is _Section.NAME and not cut:
             self._write(name)
         elif section is _Section.ARGUMENTS:
             if self._arguments.is_empty and not cut:
@@ -202,7 +203,8 @@ class OutputParser:
 def text_logprob(logprob: TokenLogprob, tokenizer: ChatTokenizer) -> TextLogprob:
     """The same with the tokens' bytes; a control token is spelled."""
     top = tuple((tokenizer.spelled_bytes(token_id), value) for token_id, value in logprob.top)
-    return TextLogprob(tokenizer.spelled_bytes(logprob.token_id), logprob.logprob, top)
+    is_text = not tokenizer.is_control(logprob.token_id)
+    return TextLogprob(tokenizer.spelled_bytes(logprob.token_id), logprob.logprob, top, is_text)
 
 
 class _ObjectScanner:

@@ -30,7 +30,7 @@ from sparkstral.types import ChatMessage, ChatRequest, ImageInput, ImagePart, Pa
 
 @dataclass(frozen=True, slots=True)
 class RenderedPrompt:
-    """`repairs` names what was changed in the message list (chat/history.py)."""
+    """`repairs` names what was changed in the message list, by the protocol and by chat/history.py."""
 
     prompt: Prompt
     repairs: tuple[str, ...]
@@ -39,7 +39,7 @@ class RenderedPrompt:
 def render(request: ChatRequest, tokenizer: ChatTokenizer, max_images: int = DEFAULT_MAX_IMAGES) -> RenderedPrompt:
     """The prompt of `request`. Raises RequestError, naming the field, when it cannot be rendered."""
     _check_tools(request)
-    history = repair_history(request.messages)
+    history = repair_history(request.messages, request.place)
     _check_response_format(request, history.messages[-1])
     images = _Images(tokenizer, history.messages, max_images)
     try:
@@ -51,11 +51,11 @@ def render(request: ChatRequest, tokenizer: ChatTokenizer, max_images: int = DEF
             )
         )
     except (MistralCommonException, ValueError, RecursionError) as error:
-        raise RequestError(f"The messages cannot be rendered: {_reason(error)}.", "messages") from error
+        raise RequestError(f"The messages cannot be rendered: {_reason(error)}.", request.place) from error
     prompt = Prompt(
         tuple(encoded.tokens), ends_in_open_thought(history.messages), images.placed(encoded.tokens, encoded.images)
     )
-    return RenderedPrompt(prompt, history.repairs)
+    return RenderedPrompt(prompt, (*request.repairs, *history.repairs))
 
 
 class _Images:
@@ -101,25 +101,30 @@ def _reason(error: Exception) -> str:
 
 
 def _check_tools(request: ChatRequest) -> None:
-    for i, tool in enumerate(request.tools):
+    names: dict[str, str] = {}  # and where each stands
+    for tool in request.tools:
+        place = tool.name_place
         if not CALL_NAME.fullmatch(tool.name):
             raise RequestError(
-                f"tools[{i}].function.name is {tool.name!r}; a name has 1 to 64 of the letters a-z and A-Z, "
-                "digits, underscores and dashes.",
-                f"tools[{i}].function.name",
+                f"{place} is {tool.name!r}; a name has 1 to 64 of the letters a-z and A-Z, digits, underscores and "
+                "dashes.",
+                place,
             )
-        _check_schema(tool.parameters, f"tools[{i}].function.parameters")
+        if tool.name in names:
+            raise RequestError(f"{place} is {tool.name!r}, as is {names[tool.name]}; a name is of one tool.", place)
+        names[tool.name] = place
+        _check_schema(tool.parameters, tool.parameters_place)
         if tool.parameters.get("type", "object") != "object":
-            param = f"tools[{i}].function.parameters"
+            param = tool.parameters_place
             raise RequestError(f'{param} must describe an object ("type": "object").', param)
-    choice, names = request.tool_choice, [tool.name for tool in request.tools]
-    if choice.mode in ("required", "named") and not names:
+    choice = request.tool_choice
+    if choice.mode in ("required", "named") and not (names if choice.allowed is None else choice.allowed):
         raise RequestError("tool_choice asks for a call, but there are no tools; offer one.", "tool_choice")
-    if choice.mode == "named" and choice.name not in names:
-        raise RequestError(
-            f"tool_choice names {choice.name!r}, which is not among the tools: {', '.join(names)}.",
-            "tool_choice",
-        )
+    for name in (choice.name,) if choice.mode == "named" else choice.allowed or ():
+        if name not in names:
+            raise RequestError(
+                f"tool_choice names {name!r}, which is not among the tools: {', '.join(names)}.", "tool_choice"
+            )
 
 
 def _check_schema(schema: Mapping[str, Any], param: str) -> None:
@@ -132,18 +137,18 @@ def _check_schema(schema: Mapping[str, Any], param: str) -> None:
 
 
 def _check_response_format(request: ChatRequest, last: ChatMessage) -> None:
+    place = request.response_format.place
     if request.response_format.schema is not None:
-        _check_schema(request.response_format.schema, "response_format")
+        _check_schema(request.response_format.schema, place)
     if (
         last.prefix
         and request.response_format.mode != "text"
         and any(isinstance(p, TextPart) for p in last.parts)
     ):
         raise RequestError(
-            "response_format asks for JSON, but the last message is an assistant's that is to be continued, "
-            "and JSON can only be enforced from its beginning. End with a user message, or leave "
-            "response_format out.",
-            "response_format",
+            f"{place} asks for JSON, but the last message is an assistant's that is to be continued, and JSON can only "
+            f"be enforced from its beginning. End with a user message, or leave {place} out.",
+            place,
         )
 
 

@@ -51,6 +51,7 @@ def echo(token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None, toke
     first."""
     told: list[TextLogprob] = []
     if logprobs is not None:
-        told = [TextLogprob(tokenizer.spelled_bytes(token_ids[0]), None)]
+        first = token_ids[0]
+        told = [TextLogprob(tokenizer.spelled_bytes(first), None, is_text=not tokenizer.is_control(first))]
         told += [text_logprob(logprob, tokenizer) for logprob in logprobs]
     return TextDelta(tokenizer.decode(token_ids), tuple(told))

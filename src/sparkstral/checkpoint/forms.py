@@ -7,7 +7,8 @@ Source: docs/model.md 3.2 to 3.5.
 
     dense  weight [N, K] BF16 or F32
     fp8    weight [N, K] F8_E4M3, one scale (a multiplier): qscale_weight, weight_scale_inv or weight_scale
-    nvfp4  weight_packed [N, K/2] U8, weight_scale [N, K/16] F8_E4M3, weight_global_scale [1] F32 (a divisor)
+    nvfp4  weight_packed [N, K/2] U8, weight_scale [N, K/16] F8_E4M3, weight_global_scale [1] F32 (a divisor);
+           with activations in NVFP4 too input_global_scale [1] F32 (a divisor)
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Part(StrEnum):
     PACKED = "packed"
     SCALE = "scale"
     GLOBAL_SCALE = "global_scale"
+    INPUT_SCALE = "input_scale"  # of what the matrix is multiplied with; read on demand
 
 
 DENSE_DTYPES = ("BF16", "F32")
@@ -43,6 +45,7 @@ PART_DTYPES: Mapping[tuple[Form, Part], tuple[str, ...]] = {
     (Form.NVFP4, Part.PACKED): ("U8",),
     (Form.NVFP4, Part.SCALE): ("F8_E4M3",),
     (Form.NVFP4, Part.GLOBAL_SCALE): ("F32",),
+    (Form.NVFP4, Part.INPUT_SCALE): ("F32",),
 }
 
 
@@ -56,10 +59,11 @@ class Suffixes:
     nvfp4: Mapping[Part, str]
 
 
+NVFP4_INPUT_SCALE = ".input_global_scale"
 MODULE_SUFFIXES = Suffixes(
     weight=".weight",
     fp8_scales=(".qscale_weight", ".weight_scale_inv", ".weight_scale"),
-    activation_scales=(".input_global_scale", ".qscale_act", ".activation_scale", ".input_scale"),
+    activation_scales=(NVFP4_INPUT_SCALE, ".qscale_act", ".activation_scale", ".input_scale"),
     nvfp4={
         Part.PACKED: ".weight_packed",
         Part.SCALE: ".weight_scale",
@@ -78,8 +82,11 @@ class StoredMatrix:
     activation_scale_names: tuple[str, ...]  # those that are there
 
 
-def recognize(stem: str, suffixes: Suffixes, tensors: Mapping[str, TensorEntry]) -> StoredMatrix:
-    """The form of the matrix `stem`, by the tensors that are there; dense if there are none.
+def recognize(
+    stem: str, suffixes: Suffixes, tensors: Mapping[str, TensorEntry], with_input_scale: bool = False
+) -> StoredMatrix:
+    """The form of the matrix `stem`, by the tensors that are there; dense if there are none. `with_input_scale`: of
+    NVFP4 its input scale is a part.
 
     A part that is missing beside others keeps its name here, so that the error can tell it.
     """
@@ -88,6 +95,10 @@ def recognize(stem: str, suffixes: Suffixes, tensors: Mapping[str, TensorEntry])
     )
     nvfp4_names = {part: stem + suffix for part, suffix in suffixes.nvfp4.items()}
     if any(nvfp4_names.get(part) in tensors for part in (Part.PACKED, Part.GLOBAL_SCALE)):
+        if with_input_scale:
+            name = stem + NVFP4_INPUT_SCALE
+            nvfp4_names[Part.INPUT_SCALE] = name
+            activation_scales = tuple(other for other in activation_scales if other != name)
         return StoredMatrix(Form.NVFP4, nvfp4_names, activation_scales)
     weight_name = stem + suffixes.weight
     fp8_scale = next((stem + suffix for suffix in suffixes.fp8_scales if stem + suffix in tensors), None)
@@ -98,7 +109,9 @@ def recognize(stem: str, suffixes: Suffixes, tensors: Mapping[str, TensorEntry])
     return StoredMatrix(Form.DENSE, {Part.WEIGHT: weight_name}, activation_scales)
 
 
-def part_shapes(form: Form, shape: tuple[int, ...]) -> dict[Part, tuple[int, ...]]:
+def part_shapes(
+    form: Form, shape: tuple[int, ...], with_input_scale: bool = False
+) -> dict[Part, tuple[int, ...]]:
     """The shapes of the parts of a matrix [..., N, K] (or of a vector, which is dense)."""
     if form is Form.DENSE:
         return {Part.WEIGHT: shape}
@@ -109,9 +122,10 @@ def part_shapes(form: Form, shape: tuple[int, ...]) -> dict[Part, tuple[int, ...
         Part.PACKED: (*shape[:-1], columns // 2),
         Part.SCALE: (*shape[:-1], columns // NVFP4_GROUP),
         Part.GLOBAL_SCALE: shape[:-2],
+        **({Part.INPUT_SCALE: shape[:-2]} if with_input_scale else {}),
     }
 
 
 def is_scalar_part(form: Form, part: Part) -> bool:
     """Whether a matrix has one number of this part."""
-    return part is Part.GLOBAL_SCALE or (form is Form.FP8 and part is Part.SCALE)
+    return part in (Part.GLOBAL_SCALE, Part.INPUT_SCALE) or (form is Form.FP8 and part is Part.SCALE)

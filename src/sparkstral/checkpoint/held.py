@@ -17,9 +17,10 @@ from sparkstral.model.config import KV_LORA_RANK, QK_NOPE_HEAD_DIM, V_HEAD_DIM, 
 
 _EXPERTS = (TensorClass.ROUTED_EXPERTS, TensorClass.SHARED_EXPERTS)
 _DENSE = (TensorClass.ATTENTION, TensorClass.HEAD)  # what --dense is about
-KEPT_IN_BF16 = "kv_b_proj"  # but for this (docs/decisions/016)
+KEPT_IN_BF16 = "kv_b_proj"  # but for this, which prompts expand with; w_uk and w_uv are its rows in FP8
 _PART_BYTES = {Part.WEIGHT: 1, Part.PACKED: 1, Part.SCALE: 1, Part.GLOBAL_SCALE: 4}  # in FP8 and NVFP4
 _FP8_SCALE_BYTES = 4
+_GAP_BYTES_A_LAYER = 6 << 20  # of a layer of the real model about 4 MiB by its sizes; not measured yet
 
 Forms = Mapping[str, Form]  # by slot
 
@@ -42,9 +43,15 @@ def held_lines(config: ModelConfig, forms: Forms, holding: Holding, source: str)
         for kind, num_bytes in sizes.items()
     ]
     heads, layers = config.num_attention_heads, config.num_hidden_layers
-    cut = layers * heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK * BYTES_PER_VALUE["bf16"]
+    rows = layers * heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM)
+    cut = rows * KV_LORA_RANK * BYTES_PER_VALUE[holding.dense]
+    if holding.dense == "fp8":
+        cut += rows * ROW_SCALE_BYTES
     lines.append(PlanLine("w_uk, w_uv", cut, "kv_b_proj once more, cut for the absorbed form of attention"))
-    return (*lines, *holding.beside_lines())
+    gaps = PlanLine(
+        "allocator gaps", layers * _GAP_BYTES_A_LAYER, "allowance: PyTorch takes memory in pieces of 2 and 20 MiB"
+    )
+    return (*lines, *holding.beside_lines(), gaps)
 
 
 def decoded_lines(config: ModelConfig, dtype_bytes: int, dtype: str) -> tuple[PlanLine, ...]:

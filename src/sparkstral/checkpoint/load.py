@@ -24,6 +24,7 @@ from sparkstral.model.weights import (
     DenseWeight,
     ExpertWeights,
     Fp8Weight,
+    InputGlobalScales,
     LayerWeights,
     ModelWeights,
     Nvfp4Weight,
@@ -80,7 +81,9 @@ def _check_scales(plan: LoadPlan, buffers: Mapping[Buffer, Tensor]) -> None:
     for buffer, tensor in buffers.items():
         if not buffer.is_scalar:
             continue
-        good = tensor > 0 if buffer.part is Part.GLOBAL_SCALE else (tensor >= 0) & tensor.isfinite()
+        good = tensor >= 0 if buffer.part is Part.SCALE else tensor > 0
+        if buffer.part is not Part.GLOBAL_SCALE:
+            good &= tensor.isfinite()
         if bool(good.all()):
             continue
         index = int(good.view(-1).logical_not().nonzero()[0])
@@ -116,6 +119,10 @@ def _assemble(plan: LoadPlan, parts: Mapping[str, Mapping[Part, Tensor]]) -> Mod
     def experts(prefix: str) -> ExpertWeights:
         return ExpertWeights(weight(prefix + "gate"), weight(prefix + "up"), weight(prefix + "down"))
 
+    def input_scales(prefix: str) -> InputGlobalScales | None:
+        gate, up, down = (parts.get(prefix + name, {}).get(Part.INPUT_SCALE) for name in ("gate", "up", "down"))
+        return None if gate is None or up is None or down is None else InputGlobalScales(gate, up, down)
+
     layers = []
     for layer in range(plan.config.num_hidden_layers):
         prefix = f"layers.{layer}."
@@ -143,6 +150,7 @@ def _assemble(plan: LoadPlan, parts: Mapping[str, Mapping[Part, Tensor]]) -> Mod
                 experts=routed,
                 shared_expert=shared,
                 stacked=stacked,
+                input_scales=input_scales(prefix + "experts."),
             )
         )
     vision = None

@@ -19,6 +19,7 @@ from sparkstral.checkpoint.forms import (
     DENSE_DTYPES,
     MODULE_SUFFIXES,
     NVFP4_GROUP,
+    NVFP4_INPUT_SCALE,
     PART_DTYPES,
     STACKED_SUFFIXES,
     Form,
@@ -76,9 +77,9 @@ class LoadPlan:
         return sum(buffer.num_bytes for buffer in self.buffers)
 
 
-def plan_load(folder: Path, with_vision: bool = True) -> LoadPlan:
+def plan_load(folder: Path, with_vision: bool = True, with_input_scales: bool = False) -> LoadPlan:
     """Find the checkpoint in `folder`, read its configuration and headers, and plan its load; the vision encoder stays
-    in the files unless `with_vision`.
+    in the files unless `with_vision`, and the scales of what routed experts in NVFP4 read unless `with_input_scales`.
 
     Raises `CheckpointError`, naming file and remedy, for whatever would keep the model from being whole.
     """
@@ -94,7 +95,7 @@ def plan_load(folder: Path, with_vision: bool = True) -> LoadPlan:
             config = config if with_vision else replace(config, vision=None)
             index = read_index(files)
             naming = hf_naming(config, index, not with_vision)
-        return _Planner(files, config, index, naming).plan()
+        return _Planner(files, config, index, naming, with_input_scales).plan()
 
 
 @contextmanager
@@ -114,12 +115,18 @@ class _Planner:
     """Gathers the plan slot by slot; what is missing is collected, so that one error can tell all of it."""
 
     def __init__(
-        self, files: CheckpointFiles, config: ModelConfig, index: CheckpointIndex, naming: Naming
+        self,
+        files: CheckpointFiles,
+        config: ModelConfig,
+        index: CheckpointIndex,
+        naming: Naming,
+        with_input_scales: bool,
     ) -> None:
         self._files = files
         self._config = config
         self._index = index
         self._naming = naming
+        self._with_input_scales = with_input_scales
         self._forms: dict[str, Form] = {}
         self._buffers: list[Buffer] = []
         self._spans: list[Span] = []
@@ -154,7 +161,8 @@ class _Planner:
         )
 
     def _fill_from_matrices(self, slot: Slot, sources: tuple[Source, ...]) -> None:
-        matrices = [recognize(source.stem, MODULE_SUFFIXES, self._index.tensors) for source in sources]
+        scaled = self._has_input_scale(slot)
+        matrices = [recognize(source.stem, MODULE_SUFFIXES, self._index.tensors, scaled) for source in sources]
         taken = [self._take(slot, matrix) for matrix in matrices]
         entries = [parts for parts in taken if parts is not None]
         if len(entries) < len(sources):
@@ -164,7 +172,7 @@ class _Planner:
             if matrix.form is not form:
                 raise self._mixed_forms(sources[0].stem, form, source.stem, matrix.form)
         buffers = self._allocate(slot, form, entries[0])
-        shapes = part_shapes(form, slot.shape if sources[0].expert is None else slot.shape[1:])
+        shapes = part_shapes(form, slot.shape if sources[0].expert is None else slot.shape[1:], scaled)
         for parts, source in zip(entries, sources, strict=True):
             for part, entry in parts.items():
                 self._check_dtype(entry, form, buffers[part])
@@ -191,6 +199,9 @@ class _Planner:
                 offset = entry.offset + (expert * source.num_rows + source.first_row) * row_bytes
                 first_element = expert * num_rows * num_columns
                 self._spans.append(Span(entry, offset, num_rows * row_bytes, buffers[part], first_element))
+
+    def _has_input_scale(self, slot: Slot) -> bool:
+        return self._with_input_scales and slot.tensor_class is TensorClass.ROUTED_EXPERTS
 
     def _take(self, slot: Slot, matrix: StoredMatrix) -> dict[Part, TensorEntry] | None:
         """Mark the matrix's tensors as used and give them, or note those that are missing and give None."""
@@ -222,7 +233,7 @@ class _Planner:
                 f"{NVFP4_GROUP}. Use sizes that are multiples of it."
             )
         buffers = {}
-        for part, shape in part_shapes(form, slot.shape).items():
+        for part, shape in part_shapes(form, slot.shape, self._has_input_scale(slot)).items():
             allowed = PART_DTYPES[form, part]
             dtype = (
                 example[part].dtype if form is Form.DENSE and example[part].dtype in allowed else allowed[0]
@@ -278,6 +289,11 @@ class _Planner:
         )
 
     def _refuse_missing(self) -> None:
+        if self._missing and all(name.endswith(NVFP4_INPUT_SCALE) for name in self._missing):
+            raise CheckpointError(
+                f"{self._files.folder}: {len(self._missing)} matrices have no {NVFP4_INPUT_SCALE[1:]}, which "
+                "activations in NVFP4 take. Leave --prefill w4a4 out."
+            )
         if self._missing:
             where = self._files.index_file or self._files.folder
             raise CheckpointError(

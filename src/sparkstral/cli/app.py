@@ -17,11 +17,13 @@ from sparkstral.cli import (
     bench_load,
     chat,
     connect,
+    deploy,
     doctor,
     download,
     eval_demo,
     eval_precision,
     inspect,
+    lifecycle,
     plan,
     serve,
 )
@@ -55,6 +57,9 @@ app.command("chat")(chat.chat)
 app.command("plan")(plan.plan)
 app.command("connect")(connect.connect)
 app.command("download")(download.download)
+app.command("status")(lifecycle.status)
+app.command("stop")(lifecycle.stop)
+app.command("logs")(lifecycle.logs)
 app.command("doctor")(doctor.doctor)
 app.command("verify")(bench.verify)
 app.command("tune")(bench.tune)
@@ -63,6 +68,13 @@ inspect_app = typer.Typer(help="Look into a checkpoint or at what the model sees
 inspect_app.command("checkpoint")(inspect.checkpoint)
 inspect_app.command("tokens")(inspect.tokens)
 app.add_typer(inspect_app, name="inspect")
+
+deploy_app = typer.Typer(help="Run it beyond this terminal: shown first, done with --apply.", no_args_is_help=True)
+deploy_app.command("docker")(deploy.docker)
+deploy_app.command("systemd")(deploy.systemd)
+deploy_app.command("vllm")(deploy.vllm)
+deploy_app.command("cluster")(deploy.cluster)
+app.add_typer(deploy_app, name="deploy")
 
 eval_app = typer.Typer(help="Measure what the model can do.", no_args_is_help=True)
 eval_app.command("demo")(eval_demo.demo)

@@ -48,11 +48,8 @@ class Speculative(StrEnum):
 SpeculativeChoice = Annotated[
     Speculative,
     typer.Option(
-        "--speculative", help="Who guesses tokens ahead; answers stay the same. auto: a draft head if there is one."
+        "--speculative", help="Who guesses tokens ahead; answers stay the same. auto: prompt-lookup; eagle: not yet."
     ),
-]
-DraftModel = Annotated[
-    Path | None, typer.Option("--draft-model", help="The folder of a draft head. Default: eagle/ in MODEL's folder.")
 ]
 MaxDraftTokens = Annotated[
     int,
@@ -112,6 +109,15 @@ class PrecisionName(StrEnum):
     fp8 = "fp8"
 
 
+class PrefillName(StrEnum):
+    w4a16 = "w4a16"
+    w4a4 = "w4a4"
+
+
+PrefillChoice = Annotated[
+    PrefillName,
+    typer.Option("--prefill", help="What prompts multiply the experts with; w4a4: NVFP4, on a GB10, less exact."),
+]
 DenseChoice = Annotated[
     PrecisionName, typer.Option("--dense", help="How attention's projections and the output head are held.")
 ]
@@ -176,6 +182,7 @@ def engine_config(
     kernels: Kernels = Kernels.auto,
     dense: PrecisionName = PrecisionName.bf16,
     kv: PrecisionName = PrecisionName.bf16,
+    prefill: PrefillName = PrefillName.w4a16,
     max_model_len: int | None = None,
     max_num_seqs: int | None = None,
     max_num_batched_tokens: int | None = None,
@@ -184,7 +191,6 @@ def engine_config(
     kv_dir: Path | None = None,
     kv_dir_size: str | None = None,
     speculative: Speculative = Speculative.auto,
-    draft_model: Path | None = None,
     max_draft_tokens: int = MAX_DRAFT_TOKENS,
     threads: int | None = None,
     reads_images: bool = True,
@@ -205,10 +211,10 @@ def engine_config(
         kernels=kernels.value,
         dense=dense.value,
         kv=kv.value,
+        prefill=prefill.value,
         max_model_len=max_model_len,
         max_slowdown=max_slowdown or None,
         speculative=speculative.value,
-        draft_model_path=draft_model,
         max_draft_tokens=max_draft_tokens,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -33,18 +33,13 @@ from sparkstral.units import MiB, format_gib, format_seconds
 MAX_CONCURRENCY = 128  # requests that the GPU's kernels decode at once
 
 
-class Precision(StrEnum):
-    bf16 = "bf16"
-    fp8 = "fp8"
-
-
 class Draft(StrEnum):
     none = "none"
     eagle = "eagle"
 
 
 # What a segment of the bar is made of, in its order; the colours only tell neighbours apart.
-_WEIGHTS = frozenset({*(kind.value for kind in TensorClass), "w_uk, w_uv"})
+_WEIGHTS = frozenset({*(kind.value for kind in TensorClass), "w_uk, w_uv", "allocator gaps"})
 _SEGMENTS = (
     ("weights", "blue"), ("draft head", "cyan"), ("KV cache", "green"), ("workspaces", "magenta"),
     ("host and driver", "yellow"), ("kept free", "red"), ("spare", "bright_black"),
@@ -75,8 +70,8 @@ def plan(
     mla: Annotated[
         bool, typer.Option("--mla/--no-mla", help="--no-mla: the fallback on vLLM, with keys and values of every head.")
     ] = True,
-    kv: Annotated[Precision, typer.Option(help="What the KV cache holds.")] = Precision.bf16,
-    dense: Annotated[Precision, typer.Option(help="What attention and output head are held in.")] = Precision.bf16,
+    dense: options.DenseChoice = options.PrecisionName.bf16,
+    kv: options.KvChoice = options.PrecisionName.bf16,
     no_vision: Annotated[bool, typer.Option("--no-vision", help="Leave the image encoder out.")] = False,
     draft: Annotated[Draft, typer.Option(help="A head that proposes tokens.")] = Draft.none,
     as_json: options.AsJson = False,
@@ -138,6 +133,7 @@ def serve_command(facts: ModelFacts, target: Target, found: SparkPlan) -> str:
     words = ["sparkstral serve", facts.name, f"--max-model-len {plan.max_model_len}"]
     if target.concurrency is not None:
         words.append(f"--kv-memory {-(-pool // MiB)}MiB")
+    words += [f"--{flag} fp8" for flag in ("dense", "kv") if getattr(target.holding, flag) == "fp8"]
     if (target.concurrency or 0) > DEFAULT_MAX_NUM_SEQS:
         words.append(f"--max-num-seqs {target.concurrency}")
     return " ".join(words)

@@ -22,10 +22,11 @@ import uvicorn
 
 from sparkstral import logs
 from sparkstral.api.app import create_app
+from sparkstral.api.connection import PatientConnection
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
-from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
+from sparkstral.cli.model_folder import with_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
@@ -61,13 +62,13 @@ def serve(
     max_slowdown: options.MaxSlowdown = DEFAULT_MAX_SLOWDOWN,
     dense: options.DenseChoice = options.PrecisionName.bf16,
     kv: options.KvChoice = options.PrecisionName.bf16,
+    prefill: options.PrefillChoice = options.PrefillName.w4a16,
     kv_memory: options.KvMemory = None,
     kv_dir: options.KvDir = None,
     kv_dir_size: options.KvDirSize = None,
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
     speculative: options.SpeculativeChoice = options.Speculative.auto,
-    draft_model: options.DraftModel = None,
     max_draft_tokens: options.MaxDraftTokens = MAX_DRAFT_TOKENS,
     threads: options.Threads = None,
     drain_s: Annotated[
@@ -98,6 +99,7 @@ def serve(
         kernels=kernels,
         dense=dense,
         kv=kv,
+        prefill=prefill,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -106,12 +108,10 @@ def serve(
         kv_dir=kv_dir,
         kv_dir_size=kv_dir_size,
         speculative=speculative,
-        draft_model=draft_model,
         max_draft_tokens=max_draft_tokens,
         threads=threads,
         reads_images=not no_vision,
     )
-    engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
     server_config = ServerConfig(
         host=host,
         port=port,
@@ -125,7 +125,7 @@ def serve(
         allowed_image_hosts=options.check_image_hosts(allow_image_host),
     )
     warn_of_open_doors(server_config)
-    engine_config = replace(engine_config, port=port)
+    engine_config = with_model(replace(engine_config, port=port), model)  # after all that could be refused
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)
@@ -133,6 +133,7 @@ def serve(
     server = DrainingServer(
         uvicorn.Config(
             app,
+            http=PatientConnection,
             lifespan="on",
             timeout_graceful_shutdown=math.ceil(drain_s + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
             access_log=False,

@@ -225,7 +225,9 @@ def print_precision(document: Row) -> None:
         draw("questions answered right", ("skill", "", "bar", *names, ""), shares)
     for name, why in document["left_out"].items():
         print(f"{name} is left out: {why}.")
-    print_faults([{"operation": row["setting"], "name": "", **row} for row in document["rows"]])
+    for row in document["rows"]:
+        if row["faults"]:
+            print(f"{row['setting']}: {'; '.join(row['faults'])}")
 
 
 def _precision_row(setting: str, text: str, part: Row, verdict: str | None) -> list[str]:

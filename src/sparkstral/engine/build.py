@@ -27,7 +27,7 @@ from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
 from sparkstral.engine.messages import FromEngine
 from sparkstral.errors import ConfigError, MemoryPlanError, SparkstralError
-from sparkstral.kernels.select import select_kernels
+from sparkstral.kernels.select import check_w4a4, select_kernels
 from sparkstral.kv_cache.block_store import BlockStore
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.kv_cache.manager import KvCacheManager
@@ -80,10 +80,13 @@ def build_engine(
     report(EnginePhase.LOADING)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    device, dtype, load_plan, fast, memory_plan = prepare(config)
+    if config.speculative == "eagle":
+        raise ConfigError(
+            "--speculative eagle: a draft head cannot be served yet. Use --speculative prompt-lookup, which needs no "
+            "weights, or --speculative off."
+        )
     speculative = "prompt-lookup" if config.speculative == "auto" else config.speculative
-    if fast is not None:
-        speculative = "off"
+    device, dtype, load_plan, fast, memory_plan = prepare(config)
     require(memory_plan, config, device)
     logger.info("memory plan:\n%s", memory_plan.table())
     model_config = load_plan.config
@@ -113,6 +116,8 @@ def build_engine(
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=memory_plan.max_model_len,
             vocab_size=model_config.vocab_size,
+            max_sampled_rows=config.max_num_batched_tokens if fast is None else fast.max_rows,
+            drafts_for_changed_logits=fast is None,  # the kernels note every sampled token
             max_slowdown=config.max_slowdown,
             encoder=None if vision is None else EncoderLimits(vision.max_encoded, vision.capacity),
         ),
@@ -130,7 +135,9 @@ def build_engine(
             fast_model = fast.make_model(weights, memory_plan.max_model_len)
             encoder = fast.make_encoder(weights)
             del weights  # the model has taken them over, or has them in another form
-            fast_runner = fast.make_runner(fast_model, memory_plan.num_blocks, grammars.compiled, encoder)
+            fast_runner = fast.make_runner(
+                fast_model, memory_plan.num_blocks, grammars.compiled, proposer, encoder
+            )
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
             runner, latent_pool = fast_runner, fast_runner.latent_pool
             measured = fast.measure(fast_runner)
@@ -183,7 +190,11 @@ def prepare(config: EngineConfig) -> Prepared:
     # The CPU computes in float32, which is what its matrix products are fast in; GPUs hold what the files hold.
     dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
     kernels = select_kernels(config.kernels, device)
-    load_plan = plan_load(config.model_path, config.reads_images)
+    if config.prefill == "w4a4":
+        check_w4a4(None if kernels is None else torch.cuda.get_device_capability(device))
+    load_plan = plan_load(
+        config.model_path, with_vision=config.reads_images, with_input_scales=config.prefill == "w4a4"
+    )
     fast: FastParts | None = None
     if kernels is not None:
         from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
@@ -197,7 +208,8 @@ def open_block_store(config: EngineConfig, load_plan: LoadPlan, dtype: torch.dty
     cache's type and block. Raises ConfigError if it cannot be used."""
     assert config.kv_dir is not None
     files = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(load_plan.file_bytes)]
-    layout = repr((files, load_plan.config, str(dtype), config.dense, config.kv, config.block_size_tokens)).encode()
+    held = (str(dtype), config.dense, config.kv, config.prefill)
+    layout = repr((files, load_plan.config, *held, config.block_size_tokens)).encode()
     try:
         return BlockStore(config.kv_dir, layout, config.kv_dir_bytes)
     except OSError as error:
@@ -283,11 +295,10 @@ def require(plan: MemoryPlan, config: EngineConfig, device: torch.device) -> Non
 
 
 def available_memory(device: torch.device) -> AvailableMemory:
-    """What can be taken on `device`. A GPU that shares the host's memory is bounded by both."""
-    if device.type == "cpu":
+    """What can be taken on `device`. Of a GPU that shares the host's memory, what the kernel counts: there the driver
+    calls free what holds nothing at all, so that a page cache full of other files, which gives way, would leave no
+    room (seen on a GB10: 41.5 GiB free by the driver, 115.7 by the kernel, after 60 GiB of files were written)."""
+    if device.type == "cpu" or torch.cuda.get_device_properties(device).is_integrated:
         return host_memory()
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    of_device = AvailableMemory(free_bytes, f"free on {describe_device(device)}")
-    if torch.cuda.get_device_properties(device).is_integrated:
-        return min(of_device, host_memory(), key=lambda available: available.num_bytes)
-    return of_device
+    return AvailableMemory(free_bytes, f"free on {describe_device(device)}")

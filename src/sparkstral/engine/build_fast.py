@@ -32,10 +32,11 @@ from sparkstral.runner.compile_worker import CompileSetup, start_workers
 from sparkstral.runner.decode_sizes import decode_sizes
 from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_runner import FastRunner
-from sparkstral.runner.held import held_bytes, split_shared_expert, taken_now
+from sparkstral.runner.held import held_bytes, reserved_bytes, split_shared_expert, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.warm_up import ReportProgress, warm_up
 from sparkstral.runner.warm_up_steps import prompt_steps
+from sparkstral.speculative.proposer import Proposer
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.types import GrammarSpec
 
@@ -62,12 +63,15 @@ class FastParts:
         if any(form is not Form.NVFP4 for slot, form in load_plan.forms.items() if "expert" in slot):
             raise ConfigError(NOT_STACKED)
         self._config = config
+        # Drafts of a request that is served alone need rows too.
+        self.max_rows = max(config.max_num_seqs, 0 if config.speculative == "off" else config.max_draft_tokens + 1)
         self._load_plan = load_plan
         self._kernels = kernels
         self._device = device
         self._dtype = dtype
         self._holding = Holding(config.dense, config.kv)
         self._compilers: list[subprocess.Popen[bytes]] = []
+        self._gap_bytes = 0  # what PyTorch's allocator holds beside weights, cache and workspaces
         self._beside_bytes = 0  # in use on the device before the first launch, and not PyTorch's
         self.workspace = FastWorkspace(
             model=load_plan.config,
@@ -79,8 +83,9 @@ class FastParts:
             ),
             dtype_bytes=dtype.itemsize,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
-            num_graphs=len(decode_sizes(config.max_num_seqs)),
+            max_num_seqs=self.max_rows,
+            num_graphs=len(decode_sizes(self.max_rows)),
+            dense=config.dense,
         )
 
     def held_lines(self) -> tuple[PlanLine, ...]:
@@ -88,7 +93,7 @@ class FastParts:
 
     def limits(self, max_model_len: int) -> FastLimits:
         return FastLimits(
-            max_num_seqs=self._config.max_num_seqs,
+            max_num_seqs=self.max_rows,
             max_positions=max_model_len,
             prefill_keys=self.workspace.prefill_keys(max_model_len),
             prefill_tokens=self._config.max_num_batched_tokens,
@@ -107,6 +112,7 @@ class FastParts:
                 self._kernels,
                 self._config.dense,
                 self._config.kv,
+                self._config.prefill,
             )
         )
 
@@ -127,7 +133,8 @@ class FastParts:
         model: FastMistral4,
         num_blocks: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
-        encoder: EncoderCache | None = None,
+        proposer: Proposer | None,
+        encoder: EncoderCache | None,
     ) -> FastRunner:
         config, model_config, device = self._config, self._load_plan.config, self._device
         if device.type == "cuda":
@@ -135,7 +142,10 @@ class FastParts:
         pool = allocate_latent_pool(
             model_config.num_hidden_layers, num_blocks, config.block_size_tokens, device, self._dtype, config.kv
         )
-        runner = FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, encoder)
+        runner = FastRunner(
+            model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, proposer, encoder
+        )
+        self._gap_bytes = reserved_bytes(device) - sum(held_bytes({"runner": runner}).values())
         self._beside_bytes = taken_now(device).beside_bytes
         return runner
 
@@ -147,16 +157,18 @@ class FastParts:
 
     def warm_up(self, runner: FastRunner, max_model_len: int, report: ReportProgress) -> None:
         """After this nothing is compiled, captured or allocated."""
-        bounds = [pair.max_tokens for pair in self._kernels.moe.many]
+        bounds = [pair.max_tokens for pair in (*self._kernels.moe.many, *self._kernels.moe.w4a4)]
         steps = prompt_steps(self.limits(max_model_len), self._config.block_size_tokens, bounds)
-        warm_up(runner, steps, self._compilers, report)
+        warm_up(runner, steps, self._compilers, report, planned_bytes=self.workspace.activation_bytes())
 
     def measure(self, runner: FastRunner) -> dict[str, int]:
-        """What is held at ready, by the names of the plan's lines. What PyTorch's allocator keeps beside tensors is for
-        activations, gaps included; what came outside of it since the first launch is modules and graphs."""
+        """What is held at ready, by the names of the plan's lines. What PyTorch holds beside tensors is gaps,
+        if it was so before the first launch, and for activations if not; what came outside of it since then is modules
+        and graphs."""
         found = split_shared_expert(held_bytes({"runner": runner}), self._load_plan.config.n_routed_experts)
         if self._device.type == "cuda":
             now = taken_now(self._device)
+            found["allocator gaps"] = self._gap_bytes
             found["activations"] = now.reserved_bytes - runner.graph_bytes - sum(found.values())
             found["graphs"] = runner.graph_bytes + now.beside_bytes - self._beside_bytes
         return found

@@ -1,12 +1,20 @@
 """What an engine's status means for those who want something of it: the sentence that says why not.
 
-Owns these sentences; must not know status or exit codes.
+Owns these sentences, and when a start may be over; must not know status or exit codes.
 """
 
 from __future__ import annotations
 
 from sparkstral.errors import ConfigError, NotReadyError, SparkstralError
 from sparkstral.types import EnginePhase, EngineStatus
+
+MIN_PROGRESS = 0.02  # of a phase, before its end is guessed from it
+
+
+def seconds_left(status: EngineStatus, phase_s: float) -> float | None:
+    """Of loading or warming up, which `phase_s` ago began, if it goes on at its pace; None where nobody can tell."""
+    is_told = status.phase in (EnginePhase.LOADING, EnginePhase.WARMING_UP) and MIN_PROGRESS <= status.progress <= 1
+    return phase_s / status.progress - phase_s if is_told else None
 
 
 def require_ready(status: EngineStatus) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -67,10 +68,13 @@ def missing_files(repository: Repository, folder: Path | None) -> tuple[HubFile,
 
 
 def check_space(repository: Repository, folder: Path | None) -> int:
-    """Bytes that are still to be written -> checked against what is free. Raises CheckpointError with both."""
+    """Bytes that are still to be written, for which there is a place. Raises CheckpointError if that cannot be written,
+    or has too little free."""
     place = folder or cache_folder()
     started = _partial_bytes(repository, folder)
     wanted = max(0, sum(file.num_bytes for file in missing_files(repository, folder)) - started)
+    if wanted:
+        _require_writable(place)
     free = shutil.disk_usage(_nearest_existing(place)).free
     if wanted and wanted + RESERVE_BYTES > free:
         raise CheckpointError(
@@ -78,6 +82,23 @@ def check_space(repository: Repository, folder: Path | None) -> int:
             f"{format_bytes(free)} free ({format_bytes(RESERVE_BYTES)} of them are left alone): {_ELSEWHERE}."
         )
     return wanted
+
+
+def _require_writable(place: Path) -> None:
+    """By trying: for root, and on a file system that is mounted read-only, permissions do not tell."""
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise _unwritable(error, place) from error
+
+
+def _unwritable(error: OSError, place: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{place} cannot be written ({error.strerror}), so that the model has no place: make it writable, or name "
+        "another with --folder DIR or HF_HUB_CACHE=DIR."
+    )
 
 
 def download(
@@ -184,10 +205,7 @@ def _of_disk(error: OSError, place: Path, file: HubFile) -> CheckpointError | No
             "command again; it goes on where it stopped."
         )
     if error.errno in UNWRITABLE:
-        return CheckpointError(
-            f"{place} cannot be written ({error.strerror}), so that {file.name} has no place: make it writable, or "
-            "name another with --folder DIR or HF_HUB_CACHE=DIR."
-        )
+        return _unwritable(error, place)
     return None
 
 

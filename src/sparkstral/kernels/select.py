@@ -46,6 +46,17 @@ def select_kernels(choice: KernelChoice, device: torch.device) -> KernelConfigs 
     return KernelConfigs.shipped(capability).tuned(choices)
 
 
+def check_w4a4(capability: tuple[int, int] | None) -> None:
+    """Raises ConfigError for a device (None: one without kernels) that does not multiply NVFP4 by NVFP4. Which Triton
+    compiles it is what `check_supported` asks of such a device anyway."""
+    if capability is not None and capability[0] == 12:
+        return
+    found = "the reference is served here" if capability is None else f"this GPU has capability {shown(capability)}"
+    raise ConfigError(
+        f"--prefill w4a4 takes a GPU that multiplies NVFP4 (CUDA capability 12.x, a GB10); {found}. Leave it out."
+    )
+
+
 def shown(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 

@@ -59,8 +59,10 @@ def draw_fallback_plan(
     concurrency: int | None = None,
     kv: Precision = "bf16",
     utilization: float = DEFAULT_UTILIZATION,
+    layout: KvLayout | None = None,
 ) -> MemoryPlan:
-    """For weights as `stored` and a machine with `memory`; without a length the largest that fits.
+    """For weights as `stored` and a machine with `memory`; without a length the largest that fits. `layout`: of a vLLM
+    whose cache is another (native MLA) and all else the same.
 
     Raises ConfigError for a length that the model does not have."""
     share = AvailableMemory(
@@ -68,7 +70,7 @@ def draw_fallback_plan(
         f"--gpu-memory-utilization {utilization:g} of {format_gib(memory.num_bytes)}, {memory.source}",
     )
     request = PlanRequest(
-        stored, _VllmPasses(config), expanded_layout(config, kv), max_model_len,
-        concurrency=concurrency or 1, floor_bytes=0, remedy=_REMEDY,
+        stored, _VllmPasses(config), layout or expanded_layout(config, kv), max_model_len,
+        concurrency=concurrency or 1, floor_bytes=0, remedy=_REMEDY if layout is None else "",
     )  # fmt: skip
     return draw_plan(request, share)

@@ -55,8 +55,8 @@ class DraftHead:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What the engine's own flags choose. `dense` is of attention's projections but kv_b_proj, and the output head;
-    the experts stay as stored, and embedding, routers and norms in bfloat16."""
+    """What the engine's own flags choose. `dense` is of attention and output head; the experts stay as stored, and
+    embedding, routers and norms in bfloat16."""
 
     dense: Precision = "bf16"
     kv: Precision = "bf16"

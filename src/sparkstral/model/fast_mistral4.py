@@ -155,7 +155,7 @@ class FastMistral4:
             normed = self._add_norm(stream, self._product(values, layer.o_proj), layer.ffn_norm)
             moe_block(
                 normed, layer.router, layer.gate_up, layer.down, stream, ROUTED_SCALING_FACTOR, stream,
-                workspace=self._workspace.moe, config=kernels.moe, pdl=kernels.pdl,
+                workspace=self._workspace.moe, config=kernels.moe, pdl=kernels.pdl, input_scales=layer.input_scales,
             )  # fmt: skip
         return self._add_norm(stream, None, self._norm)
 

@@ -13,11 +13,12 @@ from torch import Tensor
 
 from sparkstral.errors import ConfigError
 from sparkstral.kernels.fp8_quantize import Fp8Rows
+from sparkstral.kernels.moe_experts.triton_w4a4 import InputScales
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
 from sparkstral.kernels.nvfp4_linear.triton_kernel import reorder_
-from sparkstral.model.linear import to_dense, to_fp8
+from sparkstral.model.linear import to_dense, to_fp8, to_precision
 from sparkstral.model.mla import split_kv_b_proj
-from sparkstral.model.weights import LayerWeights, Nvfp4Weight
+from sparkstral.model.weights import InputGlobalScales, LayerWeights, Nvfp4Weight
 from sparkstral.types import Precision
 
 Matrix = Tensor | Fp8Rows
@@ -35,25 +36,26 @@ class FastLayerWeights:
     q_a_norm: Tensor  # [Q]
     kv_a_norm: Tensor  # [256]
     q_b_proj: Matrix  # [N * 128, Q]
-    kv_b_proj: Tensor  # [N * 192, 256]: for the expanded form
-    w_uk: Tensor  # [N, 64, 256]: its rows for the absorbed form
-    w_uv: Tensor  # [N, 128, 256]
+    kv_b_proj: Tensor  # [N * 192, 256]: for the expanded form; never in FP8, but with the same numbers
+    w_uk: Matrix  # [N, 64, 256]: its rows for the absorbed form
+    w_uv: Matrix  # [N, 128, 256]
     o_proj: Matrix  # [H, N * 128]
     ffn_norm: Tensor  # [H]
     router: Tensor  # [E, H]
     gate_up: PackedWeight  # [E + 1, 2I, H], the shared expert last
     down: PackedWeight  # [E + 1, H, I]
+    input_scales: InputScales | None  # then prompts' tokens are quantised for the routed experts
 
     @classmethod
     def of(
         cls, weights: LayerWeights, num_heads: int, device: torch.device, dtype: torch.dtype, dense: Precision
     ) -> FastLayerWeights:
-        """Takes the experts' memory over. `dense`: how the three projections are held. Raises ConfigError for experts
-        that are not NVFP4."""
+        """Takes the experts' memory over. `dense`: how the attention's projections are held. Raises ConfigError for
+        experts that are not NVFP4."""
         if weights.stacked is None:
             raise ConfigError(NOT_STACKED)
         attention = weights.attention
-        kv_b_proj = to_dense(attention.kv_b_proj, device, dtype)
+        kv_b_proj = to_precision(attention.kv_b_proj, device, dtype, dense)
         w_uk, w_uv = split_kv_b_proj(kv_b_proj, num_heads)
         return cls(
             attention_norm=weights.attention_norm.to(device, dtype),
@@ -65,13 +67,14 @@ class FastLayerWeights:
             kv_a_norm=attention.kv_a_norm.to(device, dtype),
             q_b_proj=as_held(to_dense(attention.q_b_proj, device, dtype), dense),
             kv_b_proj=kv_b_proj,
-            w_uk=w_uk,
-            w_uv=w_uv,
+            w_uk=as_held(w_uk, dense),
+            w_uv=as_held(w_uv, dense),
             o_proj=as_held(to_dense(attention.o_proj, device, dtype), dense),
             ffn_norm=weights.ffn_norm.to(device, dtype),
             router=weights.router.to(device, dtype),
             gate_up=_take(weights.stacked.gate_up),
             down=_take(weights.stacked.down),
+            input_scales=_input_scales(weights.input_scales, device),
         )
 
 
@@ -82,6 +85,12 @@ def as_held(weight: Tensor, precision: Precision) -> Matrix:
 def memory_of(weight: Matrix) -> Tensor:
     """What is read of it first, as bytes to bring nearer; bfloat16, so that kernels have one variant for it."""
     return weight if isinstance(weight, Tensor) else weight.codes.view(torch.bfloat16)
+
+
+def _input_scales(scales: InputGlobalScales | None, device: torch.device) -> InputScales | None:
+    if scales is None:
+        return None
+    return InputScales(torch.minimum(scales.gate, scales.up).to(device), scales.down.to(device))
 
 
 def _take(weight: Nvfp4Weight) -> PackedWeight:

@@ -29,10 +29,10 @@ def to_dense(weight: Weight, device: torch.device, dtype: torch.dtype) -> Tensor
 
 
 def to_fp8(weight: Tensor) -> Fp8Rows:
-    """`weight` [N, K] with a scale for each row; little memory beside the result, whatever its size."""
+    """`weight` [N, .., K] with a scale for each row; little memory beside the result, whatever its size."""
     codes = torch.empty_like(weight, dtype=torch.float8_e4m3fn)
-    scale = torch.empty(len(weight), dtype=torch.float32, device=weight.device)
-    step = max(1, _QUANTIZED_AT_ONCE // weight.shape[1])
+    scale = torch.empty(weight.shape[:-1], dtype=torch.float32, device=weight.device)
+    step = max(1, _QUANTIZED_AT_ONCE // weight[0].numel())
     for begin in range(0, len(weight), step):
         part = quantize(weight[begin : begin + step])
         codes[begin : begin + step], scale[begin : begin + step] = part.codes, part.scale

@@ -23,7 +23,7 @@ from sparkstral.model.config import (
     ModelConfig,
 )
 from sparkstral.model.forward_batch import ForwardBatch
-from sparkstral.model.linear import column_major, to_dense, to_precision
+from sparkstral.model.linear import column_major, to_precision
 from sparkstral.model.rope import PositionTerms
 from sparkstral.model.weights import AttentionWeights, Weight
 from sparkstral.types import Precision
@@ -98,7 +98,7 @@ class LatentAttention:
         self, config: ModelConfig, weights: AttentionWeights, device: torch.device, dtype: torch.dtype,
         dense: Precision = "bf16",
     ) -> None:  # fmt: skip
-        """`dense`: to what the projections are rounded; kv_b_proj is not (docs/decisions/016)."""
+        """`dense`: to what the projections are rounded."""
 
         def projection(weight: Weight) -> Tensor:
             return to_precision(weight, device, dtype, dense)
@@ -113,7 +113,7 @@ class LatentAttention:
         self._q_a_norm = weights.q_a_norm.to(device, dtype)
         self._kv_a_norm = weights.kv_a_norm.to(device, dtype)
         self._q_b_proj = column_major(projection(weights.q_b_proj))
-        self._w_uk, self._w_uv = split_kv_b_proj(to_dense(weights.kv_b_proj, device, dtype), self._num_heads)
+        self._w_uk, self._w_uv = split_kv_b_proj(projection(weights.kv_b_proj), self._num_heads)
         self._o_proj = column_major(projection(weights.o_proj))
 
     def forward(

@@ -72,6 +72,15 @@ class StackedExperts:
 
 
 @dataclass(frozen=True, slots=True)
+class InputGlobalScales:
+    """Of what the routed experts' matrices are multiplied with, where that is quantised too: [E] float32, divisors."""
+
+    gate: Tensor
+    up: Tensor
+    down: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWeights:
     attention_norm: Tensor  # [H]
     attention: AttentionWeights
@@ -80,6 +89,7 @@ class LayerWeights:
     experts: ExpertWeights
     shared_expert: ExpertWeights
     stacked: StackedExperts | None = None  # where all experts are NVFP4: the two fields above are views of it
+    input_scales: InputGlobalScales | None = None  # where they were asked for
 
 
 @dataclass(frozen=True, slots=True)

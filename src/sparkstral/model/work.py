@@ -23,25 +23,16 @@ NVFP4_BYTES = 0.5625  # a code and a sixteenth of a scale
 BF16_BYTES = 2
 
 
-def projection_parameters(config: ModelConfig) -> int:
-    """Of one layer's attention, without those that go between latents and heads."""
+def attention_parameters(config: ModelConfig) -> int:
+    """Of one layer."""
     hidden, heads, query = config.hidden_size, config.num_attention_heads, config.q_lora_rank
     return (
         query * hidden
         + heads * (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM) * query
         + LATENT_WIDTH * hidden
+        + heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
         + hidden * heads * V_HEAD_DIM
     )
-
-
-def absorbed_parameters(config: ModelConfig) -> int:
-    """kv_b_proj of one layer: w_uk and w_uv."""
-    return config.num_attention_heads * (QK_NOPE_HEAD_DIM + V_HEAD_DIM) * KV_LORA_RANK
-
-
-def attention_parameters(config: ModelConfig) -> int:
-    """Of one layer."""
-    return projection_parameters(config) + absorbed_parameters(config)
 
 
 def expert_parameters(config: ModelConfig) -> int:
@@ -63,14 +54,13 @@ def step_bytes(
     kv_bytes_per_token: int | None = None,
 ) -> float:
     """Read by one decode step of `num_tokens` requests with `context_tokens` in the cache in all. `dense_bytes` is of a
-    weight of the head and of the projections but kv_b_proj, `kv_bytes_per_token` of all layers; None: latents in
-    bfloat16."""
+    weight of attention and head, `kv_bytes_per_token` of all layers; None: latents in bfloat16."""
     layers = config.num_hidden_layers
     if kv_bytes_per_token is None:
         kv_bytes_per_token = layers * LATENT_WIDTH * BF16_BYTES
     layer = (
-        dense_bytes * projection_parameters(config)
-        + BF16_BYTES * (absorbed_parameters(config) + config.n_routed_experts * config.hidden_size)
+        dense_bytes * attention_parameters(config)
+        + BF16_BYTES * config.n_routed_experts * config.hidden_size
         + NVFP4_BYTES * expert_parameters(config) * (1 + distinct_experts(config, num_tokens))
     )
     head = dense_bytes * config.vocab_size * config.hidden_size

@@ -37,6 +37,7 @@ from sparkstral.model.weights import (
     AttentionWeights,
     DenseWeight,
     ExpertWeights,
+    InputGlobalScales,
     LayerWeights,
     ModelWeights,
     Nvfp4Weight,
@@ -46,8 +47,8 @@ from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.logprobs import ROWS_AT_ONCE
-from sparkstral.runner.warm_up_steps import prompt_steps
-from sparkstral.types import Precision
+from sparkstral.runner.warm_up_steps import all_explained, prompt_steps
+from sparkstral.types import Precision, PrefillForm
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class CompileSetup:
     kernels: KernelConfigs
     dense: Precision = "bf16"
     kv: Precision = "bf16"
+    prefill: PrefillForm = "w4a16"
     worker: int = 0
     num_workers: int = 1
 
@@ -113,20 +115,20 @@ def compile_share(setup: CompileSetup) -> int:
 
 def _run_all_steps(setup: CompileSetup) -> None:
     kernels = setup.kernels
-    config = replace(setup.model, num_hidden_layers=1)
-    weights = weights_without_memory(config)
+    config = replace(setup.model, num_hidden_layers=2)  # all but the last pass on all rows, the last those with logits
+    weights = weights_without_memory(config, setup.prefill)
     model = FastMistral4(config, weights, kernels, setup.limits, _META, torch.bfloat16, setup.dense)
-    pool = allocate_latent_pool(1, 2, setup.block_size_tokens, _META, torch.bfloat16, setup.kv)
+    pool = allocate_latent_pool(2, 2, setup.block_size_tokens, _META, torch.bfloat16, setup.kv)
     runner = FastRunner(model, pool, 0, _no_grammar, config.vocab_size)
     for size in runner.graphs.sizes:
         runner.graphs.run_eagerly(size)
     shape = StepShape(setup.block_size_tokens, setup.limits.max_num_seqs, kernels.prefill, setup.limits.prefill_keys)
     previous = torch.empty(1, dtype=torch.int64, device=_META)
     model.logits(torch.empty(ROWS_AT_ONCE, config.hidden_size, dtype=torch.bfloat16, device=_META))
-    bounds = [pair.max_tokens for pair in kernels.moe.many]
+    bounds = [pair.max_tokens for pair in (*kernels.moe.many, *kernels.moe.w4a4)]
     for step in prompt_steps(setup.limits, setup.block_size_tokens, bounds):
-        batch, _ = build_fast_batch(step, shape, _META, {}, previous)
-        model.forward(batch, pool)
+        batch, sampling = build_fast_batch(step, shape, _META, {}, previous, all_explained(step))
+        model.logits(model.hidden(batch, pool)[: len(sampling)])
     if config.vision is not None:
         qkv = torch.empty(4, 3, config.vision.num_attention_heads, VISION_HEAD_DIM, dtype=torch.bfloat16, device=_META)
         rotation = torch.empty(4, VISION_HEAD_DIM // 2, dtype=torch.complex64, device=_META)
@@ -138,8 +140,8 @@ def _no_grammar(_spec: object) -> Any:
     raise LookupError("nothing is generated here")
 
 
-def weights_without_memory(config: ModelConfig) -> ModelWeights:
-    """One layer without memory."""
+def weights_without_memory(config: ModelConfig, prefill: PrefillForm = "w4a16") -> ModelWeights:
+    """Its layers without memory."""
 
     def dense(*shape: int) -> Tensor:
         return torch.empty(*shape, dtype=torch.bfloat16, device=_META)
@@ -169,9 +171,12 @@ def weights_without_memory(config: ModelConfig) -> ModelWeights:
         nvfp4(stack, 2 * inner, hidden, parts=(stack, 2)), nvfp4(stack, hidden, inner, parts=(stack,))
     )
     router = dense(config.n_routed_experts, hidden)
-    layer = LayerWeights(dense(hidden), attention, dense(hidden), router, experts, experts, stacked)
+    scales = torch.empty(config.n_routed_experts, dtype=torch.float32, device=_META)
+    input_scales = InputGlobalScales(scales, scales, scales) if prefill == "w4a4" else None
+    layer = LayerWeights(dense(hidden), attention, dense(hidden), router, experts, experts, stacked, input_scales)
     vocab = config.vocab_size
-    return ModelWeights(dense(vocab, hidden), (layer,), dense(hidden), DenseWeight(dense(vocab, hidden)))
+    layers, head = (layer,) * config.num_hidden_layers, DenseWeight(dense(vocab, hidden))
+    return ModelWeights(dense(vocab, hidden), layers, dense(hidden), head)
 
 
 def main() -> None:

@@ -66,9 +66,7 @@ class DecodeGraphs:
 
     def run_eagerly(self, size: int) -> None:
         """One step of padding: what is compiled is compiled, what is loaded is loaded."""
-        logits = self._forward(self.batch(size), self._latent_pool)
-        for with_more in (False, True):
-            self._sample(logits, with_more)
+        self._sample(self._forward(self.batch(size), self._latent_pool), True)
 
     def capture(self, size: int) -> None:
         """After `run_eagerly`. The graphs share one memory: none needs what it made when another runs."""

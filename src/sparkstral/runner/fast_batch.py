@@ -19,7 +19,6 @@ from torch import Tensor
 from sparkstral.kernels.mla_prefill.triton_kernel import PrefillConfig, plan_passes
 from sparkstral.model.fast_batch import MAX_ABSORBED_QUERIES, AbsorbedGroup, AttentionOrder, ExpandedGroup, FastBatch
 from sparkstral.runner.encoder_cache import EncoderCache
-from sparkstral.runner.logprobs import padded
 from sparkstral.runner.step_buffers import ALIGNMENT_BYTES
 from sparkstral.types import ScheduledRequest
 
@@ -77,10 +76,11 @@ def build_fast_batch(
     explained: Mapping[int, int] = NOTHING_EXPLAINED,
     encoder: EncoderCache | None = None,
 ) -> tuple[FastBatch, tuple[int, ...]]:
-    """The batch, and which request (as an index into `scheduled`) each of its first rows of logits belongs to.
+    """The batch, and which request (as an index into `scheduled`) each of its first rows of logits belongs to: one row
+    for the last known token, and one more for each draft, in their order.
 
     `sources` says of a request whose last token no host has seen which element of `previous` holds it. Of requests in
-    `explained` the rows of so many first tokens follow, in its order, padded (runner/logprobs)."""
+    `explained` the rows of so many first tokens follow, in its order."""
     num_queries = [len(request.token_ids) for request in scheduled]
     seq_lens = [request.num_computed_tokens + n for request, n in zip(scheduled, num_queries, strict=True)]
     order = AttentionOrder.of(num_queries, seq_lens, shape.max_num_seqs)
@@ -102,11 +102,15 @@ def build_fast_batch(
         positions[rows] = np.arange(part.num_computed_tokens, part.num_computed_tokens + count)
         blocks = np.asarray(part.block_ids, dtype=np.int64)[positions[rows] // shape.block_size_tokens]
         slots[rows] = blocks * shape.block_size_tokens + positions[rows] % shape.block_size_tokens
-    sampling = tuple(request for request in requests if scheduled[request].samples)
-    rows_of_logits = [begin_of[r] + num_queries[r] - 1 for r in sampling]
+    sampling: list[int] = []
+    rows_of_logits: list[int] = []
+    for request in requests:
+        if scheduled[request].samples:
+            end, count = begin_of[request] + num_queries[request], 1 + scheduled[request].num_drafts
+            rows_of_logits += range(end - count, end)
+            sampling += [request] * count
     for request, count in explained.items():
         rows_of_logits += range(begin_of[request], begin_of[request] + count)
-    rows_of_logits += [0] * (len(sampling) + padded(sum(explained.values())) - len(rows_of_logits))
     logits_rows = np.array(rows_of_logits, dtype=np.int64)
 
     copy = DeviceCopy(device)
@@ -162,7 +166,7 @@ def build_fast_batch(
         logits_rows=of_logits,
         images=encoder.tokens([scheduled[request] for request in requests], ends[:-1]) if encoder else None,
     )
-    return batch, sampling
+    return batch, tuple(sampling)
 
 
 def _tables(scheduled: Sequence[ScheduledRequest], requests: Sequence[int]) -> NDArray[np.int32]:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sparkstral.memory.probe import read_host
+
 OTHER = "other"
 # The first that is found in the path of attributes to a tensor.
 _RULES = tuple(
@@ -24,7 +26,7 @@ _RULES = tuple(
         (r"\b_?encoder\._pool\b", "image embeddings"),
         (r"\b_?encoder\b", "vision and projector"),
         (r"draft|eagle", "draft head"),
-        (r"\b_?workspace\b|\b_rotations\b|\b_query_scales\b", "workspaces"),
+        (r"workspace\b|logprobs\b|\b_(records|rotations|query_scales)\b", "workspaces"),
         (r"\b_(records|logprobs|logprobs_workspace|prompt_logprobs)\b", "workspaces"),
         (r"\b_buffers\b", "step buffers"),
         (r"\b_?latent_pool\b", "KV pool"),
@@ -43,8 +45,8 @@ _OURS = "sparkstral."
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Of a GPU: in use by anybody, and what of it PyTorch's allocator holds. Of the CPU: this process' resident
-    size."""
+    """Of a GPU: in use by anybody, and what of it PyTorch's allocator holds; where it shares the host's memory, in use
+    by the kernel's count, which leaves droppable page cache out. Of the CPU: this process' resident size."""
 
     used_bytes: int
     reserved_bytes: int
@@ -60,7 +62,18 @@ def taken_now(device: torch.device) -> Taken:
         return Taken(resident_bytes(), 0)
     torch.cuda.synchronize(device)
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    if torch.cuda.get_device_properties(device).is_integrated and (host := read_host()) is not None:
+        free_bytes, total_bytes = host.available_bytes, host.total_bytes
     return Taken(total_bytes - free_bytes, torch.cuda.memory_reserved(device))
+
+
+def reserved_bytes(device: torch.device) -> int:
+    """What PyTorch's allocator holds for tensors that are there and for graphs; what it only keeps is given back."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved(device)
 
 
 def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:

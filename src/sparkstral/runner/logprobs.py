@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional as F
 
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.kernels.token_logprobs import triton_kernel as token_logprobs
@@ -80,9 +81,8 @@ class PromptLogprobs:
         self._kernels = kernels
 
     def explain(self, hidden: Tensor, prompts: Sequence[ExplainedPrompt], turn: int) -> None:
-        """hidden [N, H], N a multiple of ROWS_AT_ONCE: what logits are made of, the prompts' rows one after the
-        other, and padding."""
-        wanted: NDArray[Any] = np.zeros((2, len(hidden)), dtype=np.int64)
+        """hidden [N, H]: what logits are made of, the prompts' rows one after the other."""
+        wanted: NDArray[Any] = np.zeros((2, padded(len(hidden))), dtype=np.int64)
         wanted[1] = -1
         end = 0
         for prompt in prompts:
@@ -92,8 +92,11 @@ class PromptLogprobs:
         num_top = num_top.int()
         for begin in range(0, len(hidden), ROWS_AT_ONCE):
             rows = slice(begin, begin + ROWS_AT_ONCE)
+            piece = hidden[rows]
+            if len(piece) < ROWS_AT_ONCE:  # of the same size, so that there is one variant of all kernels
+                piece = F.pad(piece, (0, 0, 0, ROWS_AT_ONCE - len(piece)))
             token_logprobs.token_logprobs(
-                self._logits(hidden[rows]), next_ids[rows], num_top[rows], out=self._rows.device[rows],
+                self._logits(piece), next_ids[rows], num_top[rows], out=self._rows.device[rows],
                 workspace=self._workspace, config=self._kernels.token_logprobs, pdl=self._kernels.pdl,
             )  # fmt: skip
         self._rows.fetch(turn, end)

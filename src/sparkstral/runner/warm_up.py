@@ -17,8 +17,8 @@ import torch
 
 from sparkstral.errors import SparkstralError
 from sparkstral.runner.fast_runner import FastRunner
-from sparkstral.runner.held import taken_now
-from sparkstral.types import MAX_TOP_LOGPROBS, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from sparkstral.runner.held import reserved_bytes
+from sparkstral.types import NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
 from sparkstral.units import MiB, format_bytes
 
 logger = logging.getLogger(__name__)
@@ -29,10 +29,9 @@ PHASE_LIMIT_S = 600.0
 RESERVE_SHARE = 0.25
 SMALL_RESERVE_BYTES = 32 * MiB  # of tensors up to 1 MiB, which the allocator keeps apart
 _PARAMS = SamplingParams(max_tokens=1, temperature=1.0, stop_token_ids=(), top_p=0.9, top_k=40)
-_MOST = replace(  # all that a request can ask for
-    _PARAMS, repetition_penalty=1.1, logit_bias=((0, 1.0),), num_logprobs=MAX_TOP_LOGPROBS,
-    num_prompt_logprobs=MAX_TOP_LOGPROBS,
-)  # fmt: skip
+_MOST = replace(  # all kinds of what a request can ask for
+    _PARAMS, repetition_penalty=1.1, logit_bias=((0, 1.0),), num_logprobs=0, num_prompt_logprobs=0
+)
 
 
 class ReportProgress(Protocol):
@@ -67,10 +66,13 @@ def warm_up(
     compilers: Sequence[subprocess.Popen[bytes]],
     report: ReportProgress,
     limit_s: float = PHASE_LIMIT_S,
+    planned_bytes: int = 0,
 ) -> None:
-    """Make `runner` ready: after this nothing is compiled, captured or allocated. `steps` are those of warm_up_steps.
+    """Make `runner` ready: after this nothing is compiled, captured or allocated. `steps` are those of warm_up_steps,
+    `planned_bytes` is what the plan allows them beside their workspaces.
 
     Raises SparkstralError naming the phase that took longer than `limit_s`."""
+    begin_bytes = reserved_bytes(runner.device)
     _wait_for(compilers, _Phase("compiling kernels", report, limit_s))
     phase = _Phase("first launches", report, limit_s)
     sizes = sorted(runner.graphs.sizes, reverse=True)
@@ -86,13 +88,13 @@ def warm_up(
             runner.graphs.run_eagerly(size)
     phase.step(total, total)
     phase = _Phase("capturing graphs", report, limit_s)
-    reserved_bytes = taken_now(runner.device).reserved_bytes
+    before_bytes = reserved_bytes(runner.device)
     for done, size in enumerate(sizes):
         phase.step(done, len(sizes))
         with torch.inference_mode():
             runner.graphs.capture(size)
     phase.step(len(sizes), len(sizes))
-    runner.graph_bytes = taken_now(runner.device).reserved_bytes - reserved_bytes
+    runner.graph_bytes = reserved_bytes(runner.device) - before_bytes
 
     def run_steps() -> None:
         if runner.encoder is not None:
@@ -100,7 +102,7 @@ def warm_up(
         for number, step in enumerate(steps):
             _run(runner, number, step)
 
-    reserve_memory(run_steps, runner.device)
+    reserve_memory(run_steps, runner.device, begin_bytes + runner.graph_bytes + planned_bytes)
     runner.mark_ready()
 
 
@@ -133,10 +135,11 @@ def _run(runner: FastRunner, number: int, step: Sequence[ScheduledRequest]) -> N
     runner.execute(SchedulerOutput(number, (), (), tuple(request.request_id for request in step)))
 
 
-def reserve_memory(run_steps: Callable[[], object], device: torch.device) -> None:
+def reserve_memory(run_steps: Callable[[], object], device: torch.device, planned_bytes: int) -> None:
     """Let PyTorch's allocator take at once what steps with prompts need, in one piece, which it cuts and joins again.
 
-    `run_steps` runs the largest of them. Nothing else may have freed memory that it still holds."""
+    `run_steps` runs the largest of them; `planned_bytes` is what the allocator may hold in all, and will, unless they
+    need more. Nothing else may have freed memory that it still holds."""
     if device.type != "cuda":
         return
     torch.cuda.synchronize(device)
@@ -146,8 +149,11 @@ def reserve_memory(run_steps: Callable[[], object], device: torch.device) -> Non
     run_steps()
     torch.cuda.synchronize(device)
     taken = torch.cuda.max_memory_allocated(device) - before
-    torch.cuda.empty_cache()
-    whole = torch.empty(int(taken * (1 + RESERVE_SHARE)) + 64 * MiB, dtype=torch.uint8, device=device)
+    needed_bytes, room_bytes = int(taken * (1 + RESERVE_SHARE)) + 64 * MiB, planned_bytes - reserved_bytes(device)
+    if needed_bytes + SMALL_RESERVE_BYTES > room_bytes:
+        shown = format_bytes(needed_bytes + SMALL_RESERVE_BYTES), format_bytes(max(0, room_bytes))
+        logger.warning("steps with prompts need %s, and the plan has %s for them", *shown)
+    whole = torch.empty(max(needed_bytes, room_bytes - SMALL_RESERVE_BYTES), dtype=torch.uint8, device=device)
     small = [torch.empty(MiB, dtype=torch.uint8, device=device) for _ in range(SMALL_RESERVE_BYTES // MiB)]
     del whole, small
     run_steps()

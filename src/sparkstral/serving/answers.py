@@ -9,29 +9,32 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from sparkstral.types import OutputEvent
+from sparkstral.types import Failed, OutputEvent
+
+MAX_UNREAD_EVENTS = 64  # of all answers together: while nobody reads, the answers wait
 
 
 async def numbered(runs: Sequence[AsyncGenerator[OutputEvent, None]]) -> AsyncGenerator[tuple[int, OutputEvent], None]:
     """The events of all `runs` as they come, each with its run's number.
 
-    An exception of one ends all of them. Closing this generator early closes every run, which aborts its request.
+    An exception of one ends all of them, and so does a Failed, which is then the last event. Closing this generator
+    early closes every run, which aborts its request.
     """
     if len(runs) == 1:
         async with aclosing(runs[0]) as run:
             async for event in run:
                 yield 0, event
         return
-    queue: asyncio.Queue[tuple[int, OutputEvent] | Exception | None] = asyncio.Queue()
+    queue: asyncio.Queue[tuple[int, OutputEvent] | Exception | None] = asyncio.Queue(MAX_UNREAD_EVENTS)
 
     async def forward(number: int, run: AsyncGenerator[OutputEvent, None]) -> None:
         try:
             async with aclosing(run):
                 async for event in run:
-                    queue.put_nowait((number, event))
-            queue.put_nowait(None)
+                    await queue.put((number, event))
+            await queue.put(None)
         except Exception as error:  # raised again where it is read
-            queue.put_nowait(error)
+            await queue.put(error)
 
     tasks = [asyncio.create_task(forward(number, run)) for number, run in enumerate(runs)]
     try:
@@ -44,6 +47,8 @@ async def numbered(runs: Sequence[AsyncGenerator[OutputEvent, None]]) -> AsyncGe
                 num_running -= 1
             else:
                 yield item
+                if isinstance(item[1], Failed):
+                    return
     finally:
         for task in tasks:
             task.cancel()

@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from sparkstral.chat.grammar import banned_token_ids, grammar_for
+from sparkstral.chat.grammar import banned_token_ids, grammar_for, with_schema_held
+from sparkstral.chat.length import excessive_length, texts_of
 from sparkstral.chat.output_parser import OutputParser
 from sparkstral.chat.render import RenderedPrompt, render
 from sparkstral.chat.stop_strings import StopStrings
@@ -27,6 +28,7 @@ from sparkstral.serving.admission import Admission
 from sparkstral.serving.answers import numbered
 from sparkstral.serving.fetch import ImageFetcher
 from sparkstral.serving.trace import Observer, Trace
+from sparkstral.structured.check import GrammarCheck
 from sparkstral.types import (
     UNHURRIED,
     ChatRequest,
@@ -61,6 +63,7 @@ class PreparedRequest:
     prefilled_think: bool = False
     is_text: bool = False  # the answer is text alone; else it has the form of a chat's turn
     echoes: bool = False  # the prompt's text comes first
+    not_enforced: tuple[str, ...] = ()  # places in the schema that the answer may not be true to
     has_answer: bool = True  # else only the prompt is wanted
     timeout_s: float | None = None  # the client's own
     arrived_s: float = field(default_factory=time.monotonic)
@@ -82,11 +85,14 @@ class Generator:
         self._config = config
         self._observer = observer
         self._fetcher = ImageFetcher(config.allowed_image_hosts)
+        self._grammar_check = GrammarCheck()
         self.admission = admission
 
     async def render(self, request: ChatRequest) -> RenderedPrompt:
         """What the model would see. Raises RequestError."""
-        return await asyncio.to_thread(self._render, await self._with_images(request))
+        rendered = await asyncio.to_thread(self._render, await self._with_images(request))
+        self._observer.repaired(rendered.repairs)
+        return rendered
 
     async def _with_images(self, request: ChatRequest) -> ChatRequest:
         """With the bytes of all images. Raises RequestError for one that cannot be had, or if none can be read."""
@@ -106,27 +112,30 @@ class Generator:
             raise RequestError(
                 f"The chat format cannot say this message list: it would take {', '.join(rendered.repairs)}, and this "
                 "server repairs nothing (--strict-history). docs/api.md tells what the repairs are.",
-                "messages",
+                request.place,
             )
         return rendered
 
     async def prepare(
-        self, request: ChatRequest, request_id: str, urgency: Urgency = UNHURRIED
+        self, request: ChatRequest, request_id: str, urgency: Urgency = UNHURRIED, arrived_s: float | None = None
     ) -> PreparedRequest:
-        """Render and check, in a slot of `admission` that the caller holds since it began to read the request.
+        """Render and check, in a slot of `admission` that the caller holds since it began to read the request, at
+        `arrived_s` (of time.monotonic; None: now).
 
         Raises RequestError (PromptTooLongError …) or NotReadyError.
         """
         require_ready(self._client.status())
+        arrived_s = time.monotonic() if arrived_s is None else arrived_s
         # In a thread: a long prompt takes seconds to encode, and other answers stream meanwhile.
-        arrived_s = time.monotonic()
         request = await self._with_images(request)
         prepared = await asyncio.to_thread(self._prepare, request, request_id)
+        self._observer.repaired(prepared.repairs)
         return _urgent(prepared, urgency, arrived_s)
 
     def _prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
+        self._refuse_excess(list(texts_of(request)), request.place)
         rendered = self._render(request)
-        room_tokens = self._room(len(rendered.prompt.token_ids), "messages")
+        room_tokens = self._room(len(rendered.prompt.token_ids), request.place)
         is_high = request.reasoning_effort == "high"
         config, choice = self._config, request.sampling
         sampling = self._sampling(
@@ -135,7 +144,8 @@ class Generator:
             config.default_temperature_high if is_high else config.default_temperature_none,
             banned_token_ids(request),
         )
-        grammar = grammar_for(request, prefilled_think=rendered.prompt.prefilled_think)
+        request, not_enforced = with_schema_held(request, self._grammar_check)
+        grammar = grammar_for(request, self._grammar_check, prefilled_think=rendered.prompt.prefilled_think)
         if grammar is not None and (choice.ignore_eos or choice.min_tokens):
             param = "ignore_eos" if choice.ignore_eos else "min_tokens"
             raise RequestError(
@@ -146,25 +156,32 @@ class Generator:
         prompt = rendered.prompt
         generation = GenerationRequest(request_id, prompt.token_ids, sampling, grammar, images=prompt.images)
         return PreparedRequest(
-            generation, rendered.repairs, choice.stop, prefilled_think=rendered.prompt.prefilled_think
+            generation,
+            rendered.repairs,
+            choice.stop,
+            prefilled_think=rendered.prompt.prefilled_think,
+            not_enforced=not_enforced,
         )
 
     async def prepare_text(
-        self, request: TextRequest, request_id: str, urgency: Urgency = UNHURRIED
+        self, request: TextRequest, request_id: str, urgency: Urgency = UNHURRIED, arrived_s: float | None = None
     ) -> PreparedRequest:
         """The same for a text to go on with."""
         require_ready(self._client.status())
-        arrived_s = time.monotonic()
+        arrived_s = time.monotonic() if arrived_s is None else arrived_s
         prepared = await asyncio.to_thread(self._prepare_text, request, request_id)
         return _urgent(prepared, urgency, arrived_s)
 
     def _prepare_text(self, request: TextRequest, request_id: str) -> PreparedRequest:
         tokenizer, choice = self._tokenizer, request.sampling
         if isinstance(request.prompt, str):
+            self._refuse_excess([request.prompt], "prompt")
             token_ids = tuple(tokenizer.encode(request.prompt, with_begin=request.adds_begin))
         else:
             token_ids = request.prompt
         self._check_token_ids(token_ids, "prompt")
+        if not token_ids:
+            raise RequestError("`prompt` has no token to go on from; send a text, or `add_special_tokens`.", "prompt")
         sampling = self._sampling(choice, self._room(len(token_ids), "prompt"), DEFAULT_TEMPERATURE_TEXT, ())
         is_explained = request.echo and choice.num_logprobs is not None
         if is_explained:
@@ -182,8 +199,18 @@ class Generator:
         max_model_len = self._client.info.max_model_len
         if num_prompt_tokens < max_model_len:
             return max_model_len - num_prompt_tokens
-        raise PromptTooLongError(
-            f"The prompt has {num_prompt_tokens:,} tokens; the maximum context length of this server is "
+        raise self._too_long(num_prompt_tokens, param)
+
+    def _refuse_excess(self, texts: Sequence[str], param: str) -> None:
+        """Raises PromptTooLongError for what need not be encoded to the end to be known to be too long."""
+        num_tokens = excessive_length(texts, self._tokenizer, self._client.info.max_model_len)
+        if num_tokens is not None:
+            raise self._too_long(num_tokens, param, "about ")
+
+    def _too_long(self, num_prompt_tokens: int, param: str, about: str = "") -> PromptTooLongError:
+        max_model_len = self._client.info.max_model_len
+        return PromptTooLongError(
+            f"The prompt has {about}{num_prompt_tokens:,} tokens; the maximum context length of this server is "
             f"{max_model_len:,} tokens for prompt and answer together. Shorten the {param}, or restart "
             f"with --max-model-len {num_prompt_tokens + 1024} or more, if model and memory allow it.",
             param,
@@ -197,8 +224,14 @@ class Generator:
         """What was asked for, with the server's defaults in the gaps."""
         self._check_token_ids([token_id for token_id, _ in choice.logit_bias], "logit_bias")
         wanted = room_tokens if choice.max_tokens is None else max(1, choice.max_tokens)
+        max_tokens = min(wanted, room_tokens)
+        if choice.min_tokens > max_tokens:
+            raise RequestError(
+                f"`min_tokens` is {choice.min_tokens:,}, and this answer can have {max_tokens:,} tokens at most.",
+                "min_tokens",
+            )
         return SamplingParams(
-            max_tokens=min(wanted, room_tokens),
+            max_tokens=max_tokens,
             temperature=default_temperature if choice.temperature is None else choice.temperature,
             stop_token_ids=_ENDS,
             top_p=1.0 if choice.top_p is None else choice.top_p,
@@ -223,7 +256,12 @@ class Generator:
                 )
 
     async def run_all(self, requests: Sequence[PreparedRequest]) -> AsyncGenerator[tuple[int, OutputEvent], None]:
-        """The answers to all `requests`, side by side, each event with its answer's number; otherwise as `run`."""
+        """The answers to all `requests`, side by side, each event with its answer's number, as they come. The last of
+        each answer's is Finished; or a Failed is the last of all. Takes slots for itself.
+
+        Raises OverloadedError or NotReadyError before the first event, and nothing after it. Closing it early, or
+        cancelling its reader, aborts the requests in the engine.
+        """
         has_begun = False
         with self.admission.slot(len(requests)):
             async with aclosing(numbered([self._traced(request) for request in requests])) as events:
@@ -235,17 +273,6 @@ class Generator:
                     if not has_begun:
                         raise
                     yield 0, Failed(Failure("engine_dead", str(error)))
-
-    async def run(self, request: PreparedRequest) -> AsyncGenerator[OutputEvent, None]:
-        """The answer's events as they come, the last of them Finished or Failed; takes a slot for itself.
-
-        Raises OverloadedError or NotReadyError before the first event, and nothing after it. Closing it
-        early, or cancelling its reader, aborts the request in the engine.
-        """
-        with self.admission.slot():
-            async with aclosing(self._traced(request)) as events:
-                async for event in events:
-                    yield event
 
     async def _traced(self, request: PreparedRequest) -> AsyncGenerator[OutputEvent, None]:
         generation = request.generation
@@ -272,13 +299,15 @@ class Generator:
         limit_s, whose_limit = self._config.request_timeout_s, "that this server gives to one (--request-timeout)"
         if request.timeout_s is not None and request.timeout_s < limit_s:
             limit_s, whose_limit = request.timeout_s, "that the client gave it"
-        deadline_s = asyncio.get_running_loop().time() + limit_s
+        deadline_s = asyncio.get_running_loop().time() + limit_s - (time.monotonic() - request.arrived_s)
+        has_echoed = not request.echoes
         try:
             async with aclosing(self._client.generate(request.generation)) as outputs:
                 while (output := await _next(outputs, deadline_s)) is not None:
                     trace.num_cached_tokens = max(trace.num_cached_tokens, output.num_cached_tokens)
                     trace.tokens(len(output.new_token_ids))
-                    if request.echoes and parser.num_tokens == 0 and output.failure is None:
+                    if not has_echoed and output.failure is None:
+                        has_echoed = True
                         is_explained = request.generation.sampling.num_prompt_logprobs is not None
                         logprobs = output.prompt_logprobs if is_explained else None
                         yield echo(request.generation.prompt_token_ids, logprobs, self._tokenizer)

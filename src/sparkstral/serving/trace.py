@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -19,6 +20,9 @@ class Observer(Protocol):
 
     def more_tokens(self, num_tokens: int, itl_s: float) -> None:
         """`num_tokens` came, `itl_s` after one another on average."""
+
+    def repaired(self, repairs: Sequence[str]) -> None:
+        """A message list was taken with these repairs."""
 
     def ended(self, outcome: str, e2e_s: float) -> None:
         """`outcome` is a finish reason, "aborted", or a failure's code. Comes once for each request."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparkstral.errors import SparkstralError
+from sparkstral.structured.depth import too_deep
 
 # The library's own bounds keep compiling and masking to milliseconds; its long reports would show us, not the user.
 _LIMITS = llguidance.LLParserLimits(verbose_errors=False)
@@ -26,7 +27,9 @@ class CompiledGrammar:
     """A grammar ready for use; many requests may share it, one after the other or at once."""
 
     def __init__(self, tokenizer: llguidance.LLTokenizer, lark: str) -> None:
-        """Compile. Raises `GrammarError` with the library's reason."""
+        """Compile. Raises `GrammarError` with the library's reason, or for what would overrun its stack."""
+        if reason := too_deep(lark):
+            raise GrammarError(f"this schema cannot be used: {reason}")
         self._start = llguidance.LLMatcher(tokenizer, lark, log_level=0, limits=_LIMITS)
         self._vocab_size = tokenizer.vocab_size
         self.matcher(()).bitmask()  # some faults show only when the first token is asked for

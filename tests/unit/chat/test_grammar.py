@@ -8,18 +8,20 @@ import pytest
 from sparkstral.chat.grammar import banned_token_ids, grammar_for
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.errors import RequestError
+from sparkstral.structured.check import GrammarCheck
 from sparkstral.types import ChatMessage, ChatRequest, ResponseFormat, TextPart, Tool, ToolChoice
 from tests.support.chat_cases import load_cases, output_ids, response_format, tool, tool_choice
 from tests.support.matcher import allows
 
 ASK = (ChatMessage("user", (TextPart("When is high water?"),)),)
+CHECK = GrammarCheck()
 TIDE = Tool("tide_table", "Times of high and low water", {"type": "object"})
 CALL = ["[TOOL_CALLS]", "tide_table", "[ARGS]", '{"harbour": "Riga"}']
 
 
 def can_be_written(request: ChatRequest, output: list[str], tokenizer: ChatTokenizer, **prompt: bool) -> bool:
     ids = output_ids(output, tokenizer)
-    grammar = grammar_for(request, **prompt)
+    grammar = grammar_for(request, CHECK, **prompt)
     return not set(ids) & set(banned_token_ids(request)) and (grammar is None or allows(grammar, ids))
 
 
@@ -55,8 +57,8 @@ def test_json_case(case: dict[str, Any], layout: dict[str, Any], tokenizer: Chat
 
 
 def test_no_grammar_when_nothing_is_asked_for() -> None:
-    assert grammar_for(ChatRequest(ASK, reasoning_effort="high")) is None
-    assert grammar_for(ChatRequest(ASK, tools=(TIDE,), tool_choice=ToolChoice("none"))) is None
+    assert grammar_for(ChatRequest(ASK, reasoning_effort="high"), CHECK) is None
+    assert grammar_for(ChatRequest(ASK, tools=(TIDE,), tool_choice=ToolChoice("none")), CHECK) is None
 
 
 def test_calls_are_banned_when_there_is_no_tool_to_call() -> None:
@@ -128,9 +130,21 @@ JSON = ResponseFormat("json_object")
         ),
         pytest.param(
             {"response_format": JSON},
-            [['{"a":' + " " * 32 + "1}"]],
-            [['{"a":' + " " * 33 + "1}"]],
+            [['{"a":' + "\n" + " " * 32 + "1}"], ['{ "a" : 1 }'], ['{"a": \r\n\t1}']],
+            [['{"a":' + "\n" + " " * 33 + "1}"], ['{"a":  1}'], ['{"a":\n\n1}'], ['{"a": 1} '], ['{"a": 1}\n']],
             id="white space has an end",
+        ),
+        pytest.param(
+            {"response_format": ResponseFormat("json_schema", {"const": {"a": [1, None]}})},
+            [['{"a": [1, null]}'], ['{\n  "a": [\n    1,\n    null\n  ]\n}']],
+            [['{"a":  [1, null]}'], ['{"a":\n\n[1, null]}'], ['{"a": [1,' + "\n" + " " * 33 + "null]}"]],
+            id="white space has an end in constants",
+        ),
+        pytest.param(
+            {"tools": (Tool("tide", "", {"type": "object", "properties": {"a": {"$ref": "#"}}}, strict=True),)},
+            [["[TOOL_CALLS]", "tide", "[ARGS]", '{"a": {\n"a": {}}}']],
+            [["[TOOL_CALLS]", "tide", "[ARGS]", text] for text in ('{"a": {\n\n}}', '{"a": {  }}', '{"a": {}\n\n}')],
+            id="white space has an end in what refers to itself",
         ),
     ],
 )
@@ -163,16 +177,17 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_the_reason(
     schema: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(RequestError, match=reason) as refused:
-        grammar_for(ChatRequest(ASK, response_format=ResponseFormat("json_schema", schema)))
+        grammar_for(ChatRequest(ASK, response_format=ResponseFormat("json_schema", schema, strict=True)), CHECK)
     assert refused.value.param == "response_format"
     arguments = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    tool = Tool("f", "", arguments, strict=True, parameters_place="tools[1].function.parameters")
     with pytest.raises(RequestError, match=reason) as refused:
-        grammar_for(ChatRequest(ASK, tools=(TIDE, Tool("f", "", arguments, strict=True))))
+        grammar_for(ChatRequest(ASK, tools=(TIDE, tool)), CHECK)
     assert refused.value.param == "tools[1].function.parameters"
-    assert grammar_for(ChatRequest(ASK, tools=(Tool("f", "", arguments),))) is not None
+    assert grammar_for(ChatRequest(ASK, tools=(Tool("f", "", arguments),)), CHECK) is not None
 
 
 def test_a_schema_that_is_too_large_is_refused() -> None:
     schema = {"enum": [f"value {i}" for i in range(100_000)]}
     with pytest.raises(RequestError, match=r"response_format: .* too big"):
-        grammar_for(ChatRequest(ASK, response_format=ResponseFormat("json_schema", schema)))
+        grammar_for(ChatRequest(ASK, response_format=ResponseFormat("json_schema", schema)), CHECK)

@@ -205,12 +205,12 @@ def test_results_without_an_id_answer_the_calls_in_order() -> None:
     ("messages", "param"),
     [
         ([], "messages"),
-        ([say("user", "a", tool_calls=(ToolCall("i", "f", "{}"),))], "messages[0].tool_calls"),
-        ([say("user", "a"), say("user", ThinkPart("b"))], "messages[1].content"),
-        ([say("user", "a"), call("i", name="")], "messages[1].tool_calls[0].function.name"),
+        ([say("user", "a", tool_calls=(ToolCall("i", "f", "{}"),), place="x[0]")], "x[0]"),
+        ([say("user", "a"), say("user", ThinkPart("b"), place="x[1]")], "x[1]"),
+        ([say("user", "a"), ChatMessage("assistant", tool_calls=(ToolCall("i", "", "{}", "x.y"),))], "x.y.name"),
         (
-            [ChatMessage("assistant", tool_calls=(ToolCall("i", "f", "[" * 200_000),))],
-            "messages[0].tool_calls[0].function.arguments",
+            [ChatMessage("assistant", tool_calls=(ToolCall("i", "f", "[" * 200_000, "x.y"),))],
+            "x.y.arguments",
         ),
     ],
 )

@@ -136,6 +136,7 @@ def test_a_character_is_sent_when_it_is_whole(tokenizer: ChatTokenizer) -> None:
         ),
         pytest.param(["[TOOL_CALLS]", "now", "[ARGS]", "</s>"], "", "", [("now", "{}")], id="no arguments"),
         pytest.param(["[TOOL_CALLS]", "now", "[ARGS]"], "", "", [("now", "")], id="cut before the arguments"),
+        pytest.param(["So: ", "[TOOL_CALLS]", "get_"], "So: ", "", [], id="cut inside the name"),
         pytest.param(
             ["[TOOL_CALLS]", "f", "[ARGS]", '["x", "}"] ', "[TOOL_CALLS]", "g", "[ARGS]", " word ", "</s>"],
             "",

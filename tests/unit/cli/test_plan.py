@@ -60,6 +60,7 @@ def test_people_see_a_bar_the_lines_and_the_verdict(run: Run) -> None:
     for words in ("█", "routed experts", "kept free", "projected, not measured", spare):
         assert words in text
     assert "--max-num-seqs 40" in text
+    assert "--dense fp8 --kv fp8" in re.sub(r"\s+", " ", run("plan", "--kv", "fp8", "--dense", "fp8").out)
     refused = run("plan", "--no-mla", "--max-model-len", "42000")
     assert refused.code == 1
     assert "short by 0.11 GiB" in re.sub(r"\s+", " ", refused.out)

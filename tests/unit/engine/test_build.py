@@ -16,7 +16,8 @@ from sparkstral.engine.messages import FromEngine, StatusChanged
 from sparkstral.errors import MemoryPlanError
 from sparkstral.memory.holders import Holder
 from sparkstral.memory.plan import MemoryPlan
-from sparkstral.memory.probe import AvailableMemory
+from sparkstral.memory.probe import AvailableMemory, HostMemory
+from sparkstral.runner import held
 from sparkstral.types import EnginePhase
 from sparkstral.units import GiB
 
@@ -37,6 +38,28 @@ def test_a_gpu_that_is_not_there_is_a_usage_error() -> None:
     assert last.status.phase is EnginePhase.DEAD
     assert last.status.is_usage_error
     assert "--device cuda: this PyTorch sees no GPU. Use --device cpu" in last.status.detail
+
+
+@pytest.mark.parametrize(("is_integrated", "available"), [(True, 110 * GiB), (False, 40 * GiB)])
+def test_a_gpu_that_shares_memory_has_what_the_kernel_counts_and_another_has_its_own(
+    monkeypatch: pytest.MonkeyPatch, is_integrated: bool, available: int
+) -> None:
+    """The driver calls page cache used; the kernel knows that it gives way."""
+
+    class Properties:
+        pass
+
+    properties = Properties()
+    vars(properties)["is_integrated"] = is_integrated
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (40 * GiB, 120 * GiB))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "GB10")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: GiB)
+    monkeypatch.setattr(build, "host_memory", lambda: AvailableMemory(110 * GiB, "MemAvailable"))
+    monkeypatch.setattr(held, "read_host", lambda: HostMemory(120 * GiB, 110 * GiB))
+    assert build.available_memory(GPU).num_bytes == available
+    assert held.taken_now(GPU) == held.Taken(120 * GiB - available, GiB)
 
 
 def test_a_refusal_names_the_large_model_that_holds_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

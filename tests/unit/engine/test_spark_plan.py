@@ -93,7 +93,7 @@ def test_flags_change_their_lines_alone() -> None:
         replace(SPARK, max_model_len=8192, concurrency=1, holding=Holding(dense="fp8", kv="fp8"), with_vision=False),
     )
     assert size(small, "KV pool") * 640 == size(plain, "KV pool") * 386
-    assert size(small, "attention") < 0.51 * size(plain, "attention")
+    assert size(small, "attention") < 0.53 * size(plain, "attention")  # kv_b_proj stays, a twentieth
     assert "vision and projector" not in {line.name for line in small.memory.lines}
     assert size(plain, "vision and projector") == 856_944_640
     drafting = plan_spark(FACTS, replace(SPARK, holding=Holding(draft=DraftHead.published(FACTS.config))))
@@ -122,7 +122,7 @@ def test_what_is_expected_is_the_bytes_at_240_gb_per_s() -> None:
     assert long.step_bytes - alone.step_bytes == (30_000 - 1024) * 23_040
     assert many.tokens_per_s == pytest.approx(8 * many.tokens_per_s_each)
     fast = plan_spark(FACTS, replace(SPARK, holding=Holding(dense="fp8"))).projection.decode[0]
-    assert fast.tokens_per_s == pytest.approx(55, abs=0.5)
+    assert fast.tokens_per_s == pytest.approx(55.0, abs=0.1)
 
 
 def test_the_kernels_of_a_gb10_are_those_that_are_planned() -> None:

@@ -19,7 +19,7 @@ def test_a_cached_token_is_23_040_bytes() -> None:
 
 
 def test_fp8_takes_a_byte_for_each_projection_and_for_the_head() -> None:
-    projections = 1344 * 4096 + 4096 * 1024 + 4096 * 4096
+    projections = 1344 * 4096 + 4096 * 1024 + 6144 * 256 + 4096 * 4096
     saved = step_bytes(REAL, 1, 0) - step_bytes(REAL, 1, 0, dense_bytes=1)
     assert saved == 36 * projections + 131072 * 4096
 

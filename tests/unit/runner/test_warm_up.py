@@ -8,15 +8,20 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from sparkstral.errors import SparkstralError
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.model.fast_mistral4 import FastLimits
+from sparkstral.runner import held as held_module
+from sparkstral.runner import warm_up as warm_up_module
 from sparkstral.runner.compile_worker import CompileSetup
 from sparkstral.runner.warm_up import warm_up
 from sparkstral.runner.warm_up_steps import NULL_BLOCK, prompt_steps
+from sparkstral.units import MiB
 from tests.support.fast_context_model import FastContextModel
 from tests.unit.memory.test_plan import REAL
 from tests.unit.runner.test_fast_runner import make_fast_runner
@@ -77,6 +82,48 @@ def test_everything_is_run_once_and_the_runner_is_ready():
     phases = [detail.split(":")[0] for _, detail in said]
     assert list(dict.fromkeys(phases)) == ["compiling kernels", "first launches", "capturing graphs"]
     assert said[-1][0] == 1
+
+
+class FakeAllocator:
+    """PyTorch's allocator on a GPU that is not there: it holds 1,000 MiB before, and steps take `peak` beside them."""
+
+    def __init__(self, peak: int) -> None:
+        self._peak = peak
+        self.taken: list[int] = []
+        self.uint8 = None
+        self.cuda = self
+
+    def synchronize(self, device: object) -> None: ...
+
+    def empty_cache(self) -> None: ...
+
+    def reset_peak_memory_stats(self, device: object) -> None: ...
+
+    def memory_allocated(self, device: object) -> int:
+        return 1000 * MiB
+
+    def max_memory_allocated(self, device: object) -> int:
+        return 1000 * MiB + self._peak
+
+    def memory_reserved(self, device: object) -> int:
+        return 1000 * MiB
+
+    def empty(self, num_bytes: int, **_: object) -> None:
+        self.taken.append(num_bytes)
+
+
+@pytest.mark.parametrize(("peak", "held", "is_told"), [(100 * MiB, 400 * MiB, False), (400 * MiB, 596 * MiB, True)])
+def test_steps_with_prompts_get_what_is_planned_or_what_they_need(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, peak: int, held: int, is_told: bool
+) -> None:
+    allocator: Any = FakeAllocator(peak)
+    monkeypatch.setattr(warm_up_module, "torch", allocator)
+    monkeypatch.setattr(held_module, "torch", allocator)
+    runs: list[None] = []
+    warm_up_module.reserve_memory(lambda: runs.append(None), torch.device("cuda"), planned_bytes=1400 * MiB)
+    assert len(runs) == 2
+    assert sum(allocator.taken) == held
+    assert ("steps with prompts need" in caplog.text) is is_told
 
 
 def test_a_phase_that_does_not_end_is_named_and_its_processes_are_ended():

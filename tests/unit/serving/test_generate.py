@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -16,7 +17,8 @@ from sparkstral.config import ServerConfig
 from sparkstral.errors import NotReadyError, OverloadedError, RequestError
 from sparkstral.logs import JsonFormatter
 from sparkstral.serving.admission import Admission
-from sparkstral.serving.generate import Generator
+from sparkstral.serving.answers import MAX_UNREAD_EVENTS
+from sparkstral.serving.generate import Generator, variants
 from sparkstral.types import (
     ChatMessage,
     ChatRequest,
@@ -53,7 +55,7 @@ def events_of(engine: FakeEngine, tokenizer: ChatTokenizer, request: ChatRequest
     async def collect() -> list[OutputEvent]:
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(256), Heard())
         prepared = await generator.prepare(request, "one")
-        return [event async for event in generator.run(prepared)]
+        return [event async for _, event in generator.run_all([prepared])]
 
     return asyncio.run(collect())
 
@@ -65,6 +67,7 @@ class Heard:
         self.times: list[float] = []
         self.num_tokens = 0
         self.outcomes: list[str] = []
+        self.repairs: list[str] = []
 
     def first_token(self, ttft_s: float) -> None:
         self.times.append(ttft_s)
@@ -73,6 +76,9 @@ class Heard:
     def more_tokens(self, num_tokens: int, itl_s: float) -> None:
         self.times.append(itl_s)
         self.num_tokens += num_tokens
+
+    def repaired(self, repairs: Sequence[str]) -> None:
+        self.repairs += repairs
 
     def ended(self, outcome: str, e2e_s: float) -> None:
         self.times.append(e2e_s)
@@ -149,14 +155,14 @@ def test_leaving_early_aborts_and_gives_the_slot_back(tokenizer: ChatTokenizer) 
     async def leave() -> None:
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), Heard())
         prepared = await generator.prepare(ask(), "one")
-        async with aclosing(generator.run(prepared)) as events:
+        async with aclosing(generator.run_all([prepared])) as events:
             await anext(events)
             with pytest.raises(OverloadedError), generator.admission.slot():
                 pass
             with pytest.raises(OverloadedError):
-                await anext(generator.run(prepared))
+                await anext(generator.run_all([prepared]))
         assert engine.has_aborted.is_set()
-        assert [event async for event in generator.run(prepared)]
+        assert [event async for _, event in generator.run_all([prepared])]
 
     asyncio.run(leave())
 
@@ -167,7 +173,7 @@ def test_a_cancelled_reader_aborts(tokenizer: ChatTokenizer) -> None:
 
     async def cancel() -> None:
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(256), Heard())
-        events = generator.run(await generator.prepare(ask(), "one"))
+        events = generator.run_all([await generator.prepare(ask(), "one")])
         await anext(events)
         reading: asyncio.Future[Any] = asyncio.ensure_future(anext(events))
         while not engine.is_hanging.is_set():
@@ -194,7 +200,7 @@ def test_what_cannot_begin_raises_and_has_no_events(tokenizer: ChatTokenizer) ->
         prepared = await generator.prepare(ask(), "one")
         engine.now = EngineStatus(EnginePhase.DEAD)
         with pytest.raises(NotReadyError):
-            await anext(generator.run(prepared))
+            await anext(generator.run_all([prepared]))
 
     asyncio.run(dies_between())
 
@@ -206,13 +212,60 @@ def test_a_clients_own_deadline_ends_its_answer_in_words_and_aborts_it(tokenizer
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), Heard())
         prepared = await generator.prepare(ask(), "one", Urgency(-3, timeout_s=0.01))
         assert prepared.generation.priority == -3
-        return [event async for event in generator.run(prepared)]
+        return [event async for _, event in generator.run_all([prepared])]
 
     (event,) = asyncio.run(main())
     assert isinstance(event, Failed)
     assert event.failure.code == "timeout"
     assert "0.01 s, the time that the client gave it" in event.failure.message
     assert engine.has_aborted.is_set()
+
+
+def test_the_time_of_a_request_begins_when_it_arrives(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one", "</s>"), hang_after=0)
+
+    async def main() -> list[OutputEvent]:
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), Heard())
+        arrived_s = time.monotonic() - 3000  # so long was its body under way
+        prepared = await generator.prepare(ask(), "one", Urgency(timeout_s=3000), arrived_s)
+        return [event async for _, event in generator.run_all([prepared])]
+
+    (event,) = asyncio.run(main())
+    assert isinstance(event, Failed)
+    assert event.failure.code == "timeout"
+
+
+@pytest.mark.parametrize("fail_after", [0, 2])
+def test_the_first_answer_that_fails_is_the_end_of_all(tokenizer: ChatTokenizer, fail_after: int) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "one two three", "</s>"))
+    engine.fail_after = (fail_after, Failure("numerics", "Not a number."))
+    heard = Heard()
+
+    async def main() -> list[OutputEvent]:
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(3), heard)
+        prepared = await generator.prepare(ask(), "one")
+        return [event async for _, event in generator.run_all(variants(prepared, 3))]
+
+    *others, last = asyncio.run(main())
+    assert isinstance(last, Failed)
+    assert all(isinstance(event, TextDelta) for event in others)
+    assert len(heard.outcomes) == 3
+
+
+def test_answers_that_nobody_reads_wait(tokenizer: ChatTokenizer) -> None:
+    engine = FakeEngine(lambda request: written(tokenizer, "tide " * 1000, "</s>"))
+    heard = Heard()
+
+    async def main() -> None:
+        generator = Generator(engine, tokenizer, ServerConfig(), Admission(3), heard)
+        prepared = await generator.prepare(ask(), "one")
+        async with aclosing(generator.run_all(variants(prepared, 3))) as events:
+            await anext(events)
+            for _ in range(2000):
+                await asyncio.sleep(0)
+
+    asyncio.run(main())
+    assert heard.num_tokens < 2 * MAX_UNREAD_EVENTS
 
 
 @pytest.mark.parametrize("leave", [False, True])
@@ -227,7 +280,7 @@ def test_every_request_is_observed_and_logged_once_at_its_end(
 
     async def main() -> None:
         generator = Generator(engine, tokenizer, ServerConfig(), Admission(1), heard)
-        async with aclosing(generator.run(await generator.prepare(ask(), "one"))) as events:
+        async with aclosing(generator.run_all([await generator.prepare(ask(), "one")])) as events:
             async for _ in events:
                 if leave:
                     return

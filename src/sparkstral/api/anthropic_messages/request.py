@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import Literal
 
@@ -58,20 +58,16 @@ _BETWEEN_BLOCKS = "\n\n"  # blocks are paragraphs; the chat format has nothing f
 _BILLING = "x-anthropic-billing-header:"
 
 
-@dataclass(frozen=True, slots=True)
-class Translated:
-    """`repairs` names what was left out, beside what chat's repairs will tell."""
 
-    request: ChatRequest
-    repairs: tuple[str, ...]
-
-
-def to_chat_request(wire: CountTokensRequest) -> Translated:
+def to_chat_request(wire: CountTokensRequest) -> ChatRequest:
     """Raises RequestError naming the field for what is well formed and yet cannot be meant."""
     repairs: list[str] = []
     messages = _system(wire, repairs)
     for i, message in enumerate(wire.messages):
         messages += _messages(message, f"messages[{i}]", repairs)
+    last = messages[-1]
+    if last.role == "assistant" and not last.tool_calls:  # the protocol's way to begin an answer for the model
+        messages[-1] = replace(last, prefix=True)
     choice = wire.tool_choice
     request = ChatRequest(
         messages=tuple(messages),
@@ -80,6 +76,7 @@ def to_chat_request(wire: CountTokensRequest) -> Translated:
         parallel_tool_calls=not (choice and choice.disable_parallel_tool_use),
         reasoning_effort=_effort(wire),
         response_format=_response_format(wire),
+        repairs=tuple(dict.fromkeys(repairs)),
     )
     if isinstance(wire, MessagesRequest):
         sampling = SamplingChoice(
@@ -90,7 +87,7 @@ def to_chat_request(wire: CountTokensRequest) -> Translated:
             stop=tuple(wire.stop_sequences or ()),
         )
         request = replace(request, sampling=sampling)
-    return Translated(request, tuple(repairs))
+    return request
 
 
 def _system(wire: CountTokensRequest, repairs: list[str]) -> list[ChatMessage]:
@@ -100,7 +97,7 @@ def _system(wire: CountTokensRequest, repairs: list[str]) -> list[ChatMessage]:
     kept = [text for text in texts if not text.startswith(_BILLING)]
     if kept != texts:
         repairs.append("drop_billing_header")
-    return [ChatMessage("system", _text_parts(kept))] if kept else []
+    return [ChatMessage("system", _text_parts(kept), place="system")] if kept else []
 
 
 def _texts(content: str | list[TextBlock]) -> list[str]:
@@ -116,25 +113,25 @@ def _messages(message: Message, place: str, repairs: list[str]) -> list[ChatMess
     """One message of the wire is a turn, or several: results are turns of their own in the chat format."""
     content = message.content
     if isinstance(message, SystemMessage):
-        return [ChatMessage("system", _text_parts(_texts(message.content)))]
+        return [ChatMessage("system", _text_parts(_texts(message.content)), place=place)]
     if isinstance(message, AssistantMessage):
         if isinstance(content, str):
-            return [ChatMessage("assistant", _text_parts([content]))]
-        return _assistant(message, repairs)
+            return [ChatMessage("assistant", _text_parts([content]), place=place)]
+        return _assistant(message, place, repairs)
     if isinstance(content, str):
-        return [ChatMessage("user", _text_parts([content]))]
+        return [ChatMessage("user", _text_parts([content]), place=place)]
     turns: list[ChatMessage] = []
     said: list[str | ImagePart] = []
     for i, block in enumerate(message.content):
         if isinstance(block, ToolResultBlock):
             if said:
-                turns.append(ChatMessage("user", _paragraphs(said)))
+                turns.append(ChatMessage("user", _paragraphs(said), place=place))
                 said = []
             turns.append(_result(block, f"{place}.content[{i}]"))
         elif not isinstance(block, str):
             said.append(_said(block, f"{place}.content[{i}]"))
     if said or not turns:
-        turns.append(ChatMessage("user", _paragraphs(said)))
+        turns.append(ChatMessage("user", _paragraphs(said), place=place))
     return turns
 
 
@@ -149,19 +146,20 @@ def _paragraphs(said: Sequence[str | ImagePart]) -> tuple[Part, ...]:
     return tuple(parts)
 
 
-def _assistant(message: AssistantMessage, repairs: list[str]) -> list[ChatMessage]:
+def _assistant(message: AssistantMessage, place: str, repairs: list[str]) -> list[ChatMessage]:
     turns: list[ChatMessage] = []
     parts: list[Part] = []
     calls: list[ToolCall] = []
 
     def end_turn() -> None:
-        turns.append(ChatMessage("assistant", tuple(parts), tuple(calls)))
+        turns.append(ChatMessage("assistant", tuple(parts), tuple(calls), place=place))
         parts.clear()
         calls.clear()
 
-    for block in message.content:
+    for i, block in enumerate(message.content):
         if isinstance(block, ToolUseBlock):
-            calls.append(ToolCall(block.id, block.name, json.dumps(block.input, ensure_ascii=False)))
+            arguments = json.dumps(block.input, ensure_ascii=False)
+            calls.append(ToolCall(block.id, block.name, arguments, f"{place}.content[{i}]"))
             continue
         if calls:  # in the chat format calls come last in a turn
             end_turn()
@@ -186,7 +184,7 @@ def _result(block: ToolResultBlock, place: str) -> ChatMessage:
         text = parts[0].text if parts and isinstance(parts[0], TextPart) else ""
         if not text.lower().startswith("error"):
             parts = (TextPart(f"Error: {text or 'the tool failed.'}"), *parts[1 if text else 0 :])
-    return ChatMessage("tool", parts, tool_call_id=block.tool_use_id)
+    return ChatMessage("tool", parts, tool_call_id=block.tool_use_id, place=place)
 
 
 def _image(block: ImageBlock, place: str) -> ImagePart:
@@ -236,15 +234,16 @@ def _document(block: DocumentBlock, place: str) -> str:
 
 
 def _tools(wire: CountTokensRequest) -> tuple[Tool, ...]:
-    seen: dict[str, int] = {}
-    for i, tool in enumerate(wire.tools or ()):
-        first = seen.setdefault(tool.name, i)
-        if first != i:
-            param = f"tools[{i}].name"
-            raise RequestError(f"`{param}` is {tool.name!r}, as is that of tools[{first}].", param)
     return tuple(
-        Tool(tool.name, tool.description or "", tool.input_schema, strict=bool(tool.strict))
-        for tool in wire.tools or ()
+        Tool(
+            tool.name,
+            tool.description or "",
+            tool.input_schema,
+            strict=bool(tool.strict),
+            name_place=f"tools[{i}].name",
+            parameters_place=f"tools[{i}].input_schema",
+        )
+        for i, tool in enumerate(wire.tools or ())
     )
 
 
@@ -281,4 +280,4 @@ def _effort(wire: CountTokensRequest) -> Literal["none", "high"]:
 def _response_format(wire: CountTokensRequest) -> ResponseFormat:
     if wire.output_config is None or wire.output_config.format is None:
         return ResponseFormat()
-    return ResponseFormat("json_schema", wire.output_config.format.schema_)
+    return ResponseFormat("json_schema", wire.output_config.format.schema_, place="output_config.format")

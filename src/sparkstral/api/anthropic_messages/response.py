@@ -1,4 +1,4 @@
-"""Events → the message object, and → the stream of a messages answer: the same answer, whole or in pieces.
+"""Events → the stream of a messages answer, and the message object itself: the same answer, in pieces or whole.
 
 Owns Anthropic's names and the order of its events: message_start; for each block content_block_start, deltas of its own
 kind, content_block_stop; message_delta; message_stop. No block is empty. A thinking block ends with a signature, since
@@ -8,7 +8,6 @@ clients send it back and some insist on one; it is a digest of the thought, prov
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,6 @@ from sparkstral.api import sse
 from sparkstral.api.errors import FailedError, describe, to_anthropic
 from sparkstral.types import (
     Failed,
-    Failure,
     Finished,
     OutputEvent,
     ReasoningDelta,
@@ -29,7 +27,14 @@ from sparkstral.types import (
     Usage,
 )
 
-_DELTA_KEYS = {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}
+Event = dict[str, Any]
+
+# For each type of block: the type of its deltas, and the key of their text.
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +46,8 @@ class MessageHead:
     num_prompt_tokens: int
     max_tokens: int
 
-    def to_wire(self, **end: Any) -> dict[str, Any]:
-        start: dict[str, Any] = {
+    def to_wire(self) -> dict[str, Any]:
+        return {
             "id": self.id,
             "type": "message",
             "role": "assistant",
@@ -52,7 +57,6 @@ class MessageHead:
             "stop_sequence": None,
             "usage": _usage(Usage(self.num_prompt_tokens, 0)),
         }
-        return start | end
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -81,123 +85,82 @@ def _signature(thinking: str) -> str:
     return hashlib.sha256(thinking.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class MessageWriter:
-    """Writes the events of one answer as server-sent events, one call an event."""
+class MessageBuilder:
+    """Follows the events of one answer; `message` is what they have made so far."""
 
     def __init__(self, head: MessageHead) -> None:
-        self._head = head
+        self.message = head.to_wire()
+        self._max_tokens = head.max_tokens
         self._has_begun = False
-        self._index = -1
-        self._open: str | None = None  # the type of the block that is open
-        self._thinking: list[str] = []
+        self._open: Event | None = None  # the block that is being written
+        self._texts: list[str] = []  # its pieces
 
-    def write(self, event: OutputEvent) -> bytes:
-        """The events of `event`; b"" when it needs none."""
-        begin = b""
+    def feed(self, event: OutputEvent) -> list[Event]:
+        """The stream's events of one event."""
+        events: list[Event] = []
         if not self._has_begun and not isinstance(event, Failed):
             self._has_begun = True
-            begin = _event("message_start", message=self._head.to_wire()) + _event("ping")
-        return begin + self._write(event)
-
-    def _write(self, event: OutputEvent) -> bytes:
+            events += [{"type": "message_start", "message": {**self.message, "content": []}}, {"type": "ping"}]
         match event:
             case TextDelta(text):
-                return self._delta("text", {"text": ""}, "text_delta", text)
+                events += self._delta({"type": "text", "text": ""}, text)
             case ReasoningDelta(text):
-                self._thinking.append(text)
-                return self._delta("thinking", {"thinking": "", "signature": ""}, "thinking_delta", text)
+                events += self._delta({"type": "thinking", "thinking": "", "signature": ""}, text)
             case ToolCallBegin(_, call_id, name):
-                return self._begin("tool_use", {"id": call_id, "name": name, "input": {}})
+                events += self._begin({"type": "tool_use", "id": call_id, "name": name, "input": {}})
             case ToolCallArguments(_, delta):
-                return self._delta("tool_use", {}, "input_json_delta", delta)
+                events += self._delta({"type": "tool_use"}, delta)
             case ToolCallEnd():
-                return self._end()
-            case Finished():
-                end = self._end()
-                usage = _usage(event.usage)
-                end += _event("message_delta", delta=_stop(event, self._head.max_tokens), usage=usage)
-                return end + _event("message_stop")
+                events += self._end()
+            case Finished(_, usage):
+                events += self._end()
+                stop = _stop(event, self._max_tokens)
+                self.message |= {**stop, "usage": _usage(usage)}
+                events += [{"type": "message_delta", "delta": stop, "usage": _usage(usage)}, {"type": "message_stop"}]
             case Failed(failure):
-                _, body, _ = describe(FailedError(failure))
-                return sse.encode(to_anthropic(body), "error")
+                status, body, _ = describe(FailedError(failure))
+                events.append(to_anthropic(body, status))
+        return events
 
-    def _delta(self, block: str, start: Mapping[str, Any], kind: str, value: str) -> bytes:
-        begin = b"" if self._open == block else self._begin(block, start)
-        delta = {"type": kind, _DELTA_KEYS[kind]: value}
-        return begin + _event("content_block_delta", index=self._index, delta=delta)
+    def write(self, event: OutputEvent) -> bytes:
+        """The same as server-sent events."""
+        return b"".join(sse.encode(item, item["type"]) for item in self.feed(event))
 
-    def _begin(self, block: str, start: Mapping[str, Any]) -> bytes:
+    def _at(self, kind: str, **content: Any) -> Event:
+        """An event about the open block."""
+        return {"type": kind, "index": len(self.message["content"]), **content}
+
+    def _delta(self, block: Event, text: str) -> list[Event]:
+        """`block` is what is begun if no such block is open."""
+        kind = block["type"]
+        begin = self._begin(block) if self._open is None or self._open["type"] != kind else []
+        self._texts.append(text)
+        delta, key = _DELTAS[kind]
+        return [*begin, self._at("content_block_delta", delta={"type": delta, key: text})]
+
+    def _begin(self, block: Event) -> list[Event]:
         end = self._end()
         self._open = block
-        self._index += 1
-        return end + _event("content_block_start", index=self._index, content_block={"type": block, **start})
+        return [*end, self._at("content_block_start", content_block=dict(block))]
 
-    def _end(self) -> bytes:
+    def _end(self) -> list[Event]:
+        """Ends the open block, if there is one."""
         if self._open is None:
-            return b""
-        end = b""
-        if self._open == "thinking":
-            signature = _signature("".join(self._thinking))
-            self._thinking.clear()
-            delta = {"type": "signature_delta", "signature": signature}
-            end = _event("content_block_delta", index=self._index, delta=delta)
-        self._open = None
-        return end + _event("content_block_stop", index=self._index)
-
-
-def _event(kind: str, **content: Any) -> bytes:
-    return sse.encode({"type": kind, **content}, kind)
-
-
-class MessageFold:
-    """Collects the events of one answer into the message object: blocks in their order, as the stream has them."""
-
-    def __init__(self, head: MessageHead) -> None:
-        self._head = head
-        self._blocks: list[tuple[str, list[str], ToolCallBegin | None]] = []  # type, texts, the call's name and id
-        self._is_open = False
-        self._end: Finished | Failure | None = None
-
-    def add(self, event: OutputEvent) -> None:
-        match event:
-            case TextDelta(text):
-                self._add("text", text)
-            case ReasoningDelta(text):
-                self._add("thinking", text)
-            case ToolCallBegin():
-                self._blocks.append(("tool_use", [], event))
-                self._is_open = True
-            case ToolCallArguments(_, delta):
-                self._add("tool_use", delta)
-            case ToolCallEnd():
-                self._is_open = False
-            case Finished():
-                self._end = event
-            case Failed(failure):
-                self._end = failure
-
-    def _add(self, block: str, text: str) -> None:
-        if not self._is_open or self._blocks[-1][0] != block:
-            self._blocks.append((block, [], None))
-            self._is_open = True
-        self._blocks[-1][1].append(text)
-
-    def message(self) -> dict[str, Any]:
-        """The whole answer. Raises FailedError when it did not come to its end."""
-        if not isinstance(self._end, Finished):
-            raise FailedError(self._end or Failure("internal", "The answer has no end."))
-        content = [_block(block, "".join(texts), call) for block, texts, call in self._blocks]
-        return self._head.to_wire(
-            content=content, usage=_usage(self._end.usage), **_stop(self._end, self._head.max_tokens)
-        )
-
-
-def _block(block: str, text: str, call: ToolCallBegin | None) -> dict[str, Any]:
-    if call is not None:
-        return {"type": block, "id": call.id, "name": call.name, "input": _input(text)}
-    if block == "thinking":
-        return {"type": block, "thinking": text, "signature": _signature(text)}
-    return {"type": block, "text": text}
+            return []
+        block, text, events = self._open, "".join(self._texts), []
+        match block["type"]:
+            case "tool_use":
+                block["input"] = _input(text)
+            case "thinking":
+                block |= {"thinking": text, "signature": _signature(text)}
+                delta = {"type": "signature_delta", "signature": block["signature"]}
+                events.append(self._at("content_block_delta", delta=delta))
+            case _:
+                block["text"] = text
+        events.append(self._at("content_block_stop"))
+        self.message["content"].append(block)
+        self._open, self._texts = None, []
+        return events
 
 
 def _input(arguments: str) -> dict[str, Any]:

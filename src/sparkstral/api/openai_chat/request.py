@@ -67,15 +67,26 @@ def _message(message: Message, place: str) -> ChatMessage:
             reasoning = message.reasoning_content or message.reasoning
             if reasoning and not any(isinstance(part, ThinkPart) for part in parts):
                 parts = (ThinkPart(reasoning), *parts)
-            calls = tuple(
-                ToolCall(call.id or "", call.function.name, _arguments(call.function.arguments))
-                for call in message.tool_calls or ()
+            return ChatMessage(
+                "assistant", parts, _calls(message, place), prefix=bool(message.prefix), place=place
             )
-            return ChatMessage("assistant", parts, calls, prefix=bool(message.prefix))
         case ToolMessage():
-            return ChatMessage("tool", parts, tool_call_id=message.tool_call_id, name=message.name)
+            return ChatMessage("tool", parts, tool_call_id=message.tool_call_id, name=message.name, place=place)
         case _:
-            return ChatMessage("user" if message.role == "user" else "system", parts)
+            return ChatMessage("user" if message.role == "user" else "system", parts, place=place)
+
+
+def _calls(message: AssistantMessage, place: str) -> tuple[ToolCall, ...]:
+    calls = [
+        ToolCall(
+            call.id or "", call.function.name, _arguments(call.function.arguments), f"{place}.tool_calls[{i}].function"
+        )
+        for i, call in enumerate(message.tool_calls or ())
+    ]
+    if message.function_call is not None and not calls:  # the old name of a single call, which has no id
+        called = message.function_call
+        calls = [ToolCall("", called.name, _arguments(called.arguments), f"{place}.function_call")]
+    return tuple(calls)
 
 
 def _arguments(arguments: str | dict[str, object] | None) -> str:
@@ -112,21 +123,16 @@ def _part(part: ContentPart, place: str, is_assistant: bool) -> Part:
 
 
 def to_tools(tools: Sequence[FunctionTool] | None) -> tuple[Tool, ...]:
-    """Raises RequestError for a name that comes twice."""
-    seen: dict[str, int] = {}
-    for i, tool in enumerate(tools or ()):
-        first = seen.setdefault(tool.function.name, i)
-        if first != i:
-            param = f"tools[{i}].function.name"
-            raise RequestError(f"`{param}` is {tool.function.name!r}, as is that of tools[{first}].", param)
     return tuple(
         Tool(
             name=tool.function.name,
             description=tool.function.description or "",
             parameters=tool.function.parameters or {},
             strict=bool(tool.function.strict),
+            name_place=f"tools[{i}].function.name",
+            parameters_place=f"tools[{i}].function.parameters",
         )
-        for tool in tools or ()
+        for i, tool in enumerate(tools or ())
     )
 
 
@@ -147,7 +153,7 @@ def _response_format(field: ResponseFormatField | None) -> ResponseFormat:
     if field is None:
         return ResponseFormat()
     if isinstance(field, SchemaFormat):
-        return ResponseFormat("json_schema", field.json_schema.schema_)
+        return ResponseFormat("json_schema", field.json_schema.schema_, strict=field.json_schema.strict is True)
     return ResponseFormat(field.type)
 
 

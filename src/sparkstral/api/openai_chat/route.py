@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-import uuid
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from sparkstral.api import openapi
-from sparkstral.api.exchange import Door, stream, told, whole
+from sparkstral.api.exchange import Door, folded, stream
 from sparkstral.api.openai_chat.request import to_chat_request
 from sparkstral.api.openai_chat.response import ChunkWriter, CompletionHead, completion
 from sparkstral.api.openai_chat.schema import ChatCompletionRequest
-from sparkstral.api.urgency import urgency
 from sparkstral.serving.generate import variants
 
 
@@ -25,23 +23,17 @@ def chat_router(door: Door) -> APIRouter:
         """One answer to a list of messages. The response headers tell what was made of the request:
         x-request-id; x-sparkstral-reasoning-effort, the setting that the model got; x-sparkstral-ignored,
         fields that changed nothing; x-sparkstral-repairs, what was changed in the message list."""
-        request_id = f"chatcmpl-{uuid.uuid4().hex}"
-        head = CompletionHead(request_id, int(time.time()), door.config.served_model_name)
         with door.generator.admission.slot():
-            wire = await door.read(request, ChatCompletionRequest)
-            chat_request = to_chat_request(wire)
-            prepared = await door.generator.prepare(chat_request, request_id, urgency(request, wire))
-        headers = {
-            "x-request-id": request_id,
-            "x-sparkstral-reasoning-effort": chat_request.reasoning_effort,
-            **told("x-sparkstral-ignored", wire.without_effect()),
-            **told("x-sparkstral-repairs", prepared.repairs),
-        }
+            received = await door.read(request, ChatCompletionRequest, "chatcmpl-")
+            wire, headers = received.wire, received.headers
+            chat_request = await received.translated(lambda: to_chat_request(wire))
+            prepared = await door.prepare(received, chat_request)
+        head = CompletionHead(received.id, int(time.time()), door.config.served_model_name)
         number = wire.n or 1
         answers = door.generator.run_all(variants(prepared, number))
         if not wire.stream:
-            folded = await whole(answers, request, number)
-            return JSONResponse(completion(head, folded, with_logprobs=wire.logprobs is True), headers=headers)
+            messages = await folded(answers, request, number)
+            return JSONResponse(completion(head, messages, with_logprobs=wire.logprobs is True), headers=headers)
         writer = ChunkWriter(head, include_usage=wire.includes_usage, number=number)
         return await stream(answers, request, writer.write, headers, door.config)
 

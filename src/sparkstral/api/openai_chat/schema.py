@@ -18,10 +18,6 @@ from sparkstral.api.wire import Ignored, JsonObject, Mapped, Refused, Wire, by_j
 from sparkstral.chat.history import CALL_NAME
 from sparkstral.types import MAX_TOP_LOGPROBS
 
-MAX_STOP_STRINGS = 16  # OpenAI takes 4; agents of the open servers send more
-MAX_STOP_CHARS = 256  # a stop string is held back while it may still match, so it must stay short
-MAX_TOP_K = (1 << 31) - 1  # far above any vocabulary
-
 
 class TextPart(Wire):
     type: Literal["text"]
@@ -120,6 +116,9 @@ class AssistantMessage(Wire):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[AssistantToolCall] | None = None
+    function_call: Annotated[
+        CalledFunction | None, Mapped("the old form of one call; read where there are no tool_calls")
+    ] = None
     prefix: bool | None = None
 
 
@@ -178,10 +177,13 @@ ToolChoiceField = Annotated[
 
 
 class JsonSchemaFormat(Wire):
-    name: str | None = None
-    description: str | None = None
+    name: Annotated[str | None, Ignored("the model is not told it")] = None
+    description: Annotated[str | None, Ignored("the model is not told it; write it into the messages")] = None
     schema_: Annotated[JsonObject, Field(alias="schema")]
-    strict: bool | None = None
+    strict: Annotated[
+        bool | None,
+        Mapped("what no grammar can hold to is refused with true; else it is named in `x-sparkstral-not-enforced`"),
+    ] = None
 
 
 class PlainFormat(Wire):

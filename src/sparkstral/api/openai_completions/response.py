@@ -8,25 +8,34 @@ from typing import Any
 from sparkstral.api import sse
 from sparkstral.api.errors import FailedError, describe
 from sparkstral.api.openai_chat.response import CompletionHead, total_usage, usage_to_wire
+from sparkstral.chat.detokenizer import Detokenizer
 from sparkstral.chat.fold import FoldedMessage
 from sparkstral.types import Failed, Finished, OutputEvent, TextDelta, TextLogprob, Usage
 
 KIND = "text_completion"
 
 
-def _logprobs(logprobs: Sequence[TextLogprob], offset: int) -> dict[str, Any]:
-    """OpenAI's older form: lists side by side. `offset` is where the first token begins, in characters."""
-    texts = [item.token.decode("utf-8", "replace") for item in logprobs]
-    offsets = []
-    for text in texts:
-        offsets.append(offset)
-        offset += len(text)
-    return {
-        "tokens": texts,
-        "token_logprobs": [item.logprob for item in logprobs],
-        "top_logprobs": [_top(item) for item in logprobs],
-        "text_offset": offsets,
-    }
+class _Offsets:
+    """Where the tokens of one answer begin in its text, in characters: those of bytes that are a character together all
+    begin with it, and control tokens take no room."""
+
+    def __init__(self) -> None:
+        self._detokenizer = Detokenizer()
+        self._num_characters = 0
+
+    def logprobs(self, logprobs: Sequence[TextLogprob]) -> dict[str, Any]:
+        """The next tokens in OpenAI's older form: lists side by side."""
+        offsets = []
+        for item in logprobs:
+            offsets.append(self._num_characters)
+            if item.is_text:
+                self._num_characters += len(self._detokenizer.feed(item.token))
+        return {
+            "tokens": [item.token.decode("utf-8", "replace") for item in logprobs],
+            "token_logprobs": [item.logprob for item in logprobs],
+            "top_logprobs": [_top(item) for item in logprobs],
+            "text_offset": offsets,
+        }
 
 
 def _top(item: TextLogprob) -> dict[str, float] | None:
@@ -55,7 +64,7 @@ def completion(
         {
             "index": index,
             "text": answer.content,
-            "logprobs": _logprobs(answer.logprobs, 0) if with_logprobs else None,
+            "logprobs": _Offsets().logprobs(answer.logprobs) if with_logprobs else None,
             "finish_reason": answer.finish_reason,
         }
         for index, answer in enumerate(answers)
@@ -72,7 +81,7 @@ class TextChunkWriter:
         self._head = head
         self._include_usage = include_usage
         self._num_variants = num_variants
-        self._offsets = [0] * number
+        self._offsets = [_Offsets() for _ in range(number)]
         self._usages: dict[int, Usage] = {}
 
     def write(self, numbered: tuple[int, OutputEvent]) -> bytes:
@@ -80,8 +89,7 @@ class TextChunkWriter:
         index, event = numbered
         match event:
             case TextDelta(text, logprobs):
-                told = _logprobs(logprobs, self._offsets[index]) if logprobs else None
-                self._offsets[index] += len(text)
+                told = self._offsets[index].logprobs(logprobs) if logprobs else None
                 return self._chunk([_choice(index, text, told, None)])
             case Finished(reason, usage):
                 self._usages[index] = usage

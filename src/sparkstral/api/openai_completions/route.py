@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-import uuid
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from sparkstral.api import openapi
-from sparkstral.api.exchange import Door, stream, told, whole
+from sparkstral.api.exchange import Door, folded, stream
 from sparkstral.api.openai_chat.response import CompletionHead
 from sparkstral.api.openai_completions.request import to_text_requests
 from sparkstral.api.openai_completions.response import TextChunkWriter, completion
 from sparkstral.api.openai_completions.schema import CompletionRequest
-from sparkstral.api.urgency import urgency
 from sparkstral.serving.generate import variants
 
 
@@ -24,27 +22,22 @@ def completions_router(door: Door) -> APIRouter:
     @router.post("/v1/completions", openapi_extra=openapi.body(CompletionRequest))
     async def create_completion(request: Request) -> Response:
         """What follows a text, or each of several. No chat format: control tokens come from token ids alone."""
-        request_id = f"cmpl-{uuid.uuid4().hex}"
-        head = CompletionHead(request_id, int(time.time()), door.config.served_model_name)
         with door.generator.admission.slot():
-            wire = await door.read(request, CompletionRequest)
+            received = await door.read(request, CompletionRequest, "cmpl-")
+            wire, headers = received.wire, received.headers
+            text_requests = await received.translated(lambda: to_text_requests(wire))
             num_variants = wire.n or 1
             prepared = [
                 variant
-                for i, text_request in enumerate(to_text_requests(wire))
-                for variant in variants(
-                    await door.generator.prepare_text(
-                        text_request, f"{request_id}-{i}", urgency(request, wire)
-                    ),
-                    num_variants,
-                )
+                for i, text_request in enumerate(text_requests)
+                for variant in variants(await door.prepare_text(received, text_request, i), num_variants)
             ]
-        headers = {"x-request-id": request_id, **told("x-sparkstral-ignored", wire.without_effect())}
+        head = CompletionHead(received.id, int(time.time()), door.config.served_model_name)
         answers = door.generator.run_all(prepared)
         if not wire.stream:
-            folded = await whole(answers, request, len(prepared))
+            texts = await folded(answers, request, len(prepared))
             return JSONResponse(
-                completion(head, folded, num_variants, with_logprobs=wire.logprobs is not None), headers=headers
+                completion(head, texts, num_variants, with_logprobs=wire.logprobs is not None), headers=headers
             )
         writer = TextChunkWriter(
             head, include_usage=wire.includes_usage, number=len(prepared), num_variants=num_variants

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sparkstral.api import sse
 from sparkstral.api.openai_chat.response import logprobs_to_wire
-from sparkstral.api.openai_responses.request import ENCRYPTED_REASONING, encode_reasoning, wants_logprobs
-from sparkstral.api.openai_responses.schema import ResponsesRequest
+from sparkstral.api.openai_responses.request import encode_reasoning, to_item, to_turns, wants_logprobs
+from sparkstral.api.openai_responses.schema import ENCRYPTED_REASONING, ResponsesRequest
+from sparkstral.api.openai_responses.tools import ClientTool
 from sparkstral.types import (
     ChatMessage,
     Failed,
     Finished,
     OutputEvent,
-    Part,
     ReasoningDelta,
     TextDelta,
     TextLogprob,
-    TextPart,
-    ThinkPart,
-    ToolCall,
     ToolCallArguments,
     ToolCallBegin,
     ToolCallEnd,
@@ -34,6 +31,8 @@ from sparkstral.types import (
 )
 
 Event = dict[str, Any]
+
+_CALL_IDS = {"function_call": "fc", "custom_tool_call": "ctc", "tool_search_call": "tsc"}
 
 
 def response_head(wire: ResponsesRequest, response_id: str, model: str, temperature: float, top_p: float) -> Event:
@@ -90,13 +89,16 @@ class _OpenItem:
     item: Event
     texts: list[str]
     logprobs: list[TextLogprob]
+    tool: ClientTool | None = None  # of a call
 
 
 class ResponseBuilder:
     """Follows the events of one answer."""
 
-    def __init__(self, head: Event, wire: ResponsesRequest) -> None:
+    def __init__(self, head: Event, wire: ResponsesRequest, tools: Mapping[str, ClientTool]) -> None:
+        """`tools`: what the client knows of a tool, by the name that the model knows."""
         self.response = head
+        self._tools = tools
         self._sends_summary = bool(wire.reasoning and wire.reasoning.summary not in (None, "none"))
         self._with_logprobs = wants_logprobs(wire)
         self._with_encrypted = ENCRYPTED_REASONING in (wire.include or ())
@@ -117,10 +119,13 @@ class ResponseBuilder:
             case ReasoningDelta(text):
                 events += self._reasoning(text)
             case ToolCallBegin(_, call_id, name):
-                call = {"id": _id("fc"), "type": "function_call", "status": "in_progress"}
-                events += self._begin({**call, "call_id": call_id, "name": name, "arguments": ""})
-            case ToolCallArguments(_, delta):
+                tool = self._tools.get(name) or ClientTool("function_call", name)
+                events += self._begin(tool.begin(_id(_CALL_IDS[tool.item_type]), call_id), tool)
+            case ToolCallArguments(_, delta) if self._is_open("function_call"):
                 events.append(self._delta("response.function_call_arguments.delta", delta))
+            case ToolCallArguments(_, delta):  # its form is not JSON's: it is told whole
+                assert self._open is not None
+                self._open.texts.append(delta)
             case ToolCallEnd():
                 pass  # an item ends where the next one begins: the limit may have cut it
             case Finished(reason, usage):
@@ -129,7 +134,7 @@ class ResponseBuilder:
                 self.response |= {"usage": _usage(usage), "status": "incomplete" if is_cut else "completed"}
                 if is_cut:
                     self.response["incomplete_details"] = {"reason": "max_output_tokens"}
-                self.messages = tuple(_turns(self.response["output"]))
+                self.messages = tuple(to_turns([to_item(item) for item in self.response["output"]]))
                 events.append(self._whole("response.incomplete" if is_cut else "response.completed"))
             case Failed(failure):
                 events += self._end("incomplete")
@@ -160,9 +165,9 @@ class ResponseBuilder:
         self._open.texts.append(delta)
         return self._at(kind, delta=delta, **content)
 
-    def _begin(self, item: Event) -> list[Event]:
+    def _begin(self, item: Event, tool: ClientTool | None = None) -> list[Event]:
         events = self._end("completed")
-        self._open = _OpenItem(item, [], [])
+        self._open = _OpenItem(item, [], [], tool)
         index = len(self.response["output"])
         return [*events, self._event("response.output_item.added", output_index=index, item=dict(item))]
 
@@ -228,9 +233,15 @@ class ResponseBuilder:
                     "response.reasoning_text.done": {"content_index": 0, "text": text},
                     "response.content_part.done": {"content_index": 0, "part": part},
                 }
-            case _:
-                item["arguments"] = text
-                done = {"response.function_call_arguments.done": {"name": item["name"], "arguments": text}}
+            case kind:
+                assert self._open.tool is not None
+                self._open.tool.complete(item, text)
+                done = {}
+                if kind == "function_call":
+                    done["response.function_call_arguments.done"] = {"name": item["name"], "arguments": text}
+                elif kind == "custom_tool_call":
+                    done["response.custom_tool_call_input.delta"] = {"delta": item["input"]}
+                    done["response.custom_tool_call_input.done"] = {"input": item["input"]}
         if item["type"] == "reasoning" and self._with_encrypted:
             item["encrypted_content"] = encode_reasoning(text)
         item["status"] = status
@@ -249,23 +260,3 @@ def _id(kind: str) -> str:
 def _logprobs(logprobs: Sequence[TextLogprob]) -> list[Event]:
     content: list[Event] = logprobs_to_wire(logprobs)["content"]
     return content
-
-
-def _turns(items: Iterable[Event]) -> Iterable[ChatMessage]:
-    """The answer as the history will hold it."""
-    parts: list[Part] = []
-    calls: list[ToolCall] = []
-    for item in items:
-        if item["type"] == "function_call":
-            calls.append(ToolCall(item["call_id"], item["name"], item["arguments"]))
-            continue
-        if calls:  # in the chat format calls come last in a turn
-            yield ChatMessage("assistant", tuple(parts), tuple(calls))
-            parts, calls = [], []
-        if item["type"] == "reasoning":
-            told = item.get("content") or item["summary"]
-            parts.append(ThinkPart("".join(part["text"] for part in told)))
-        else:
-            parts.append(TextPart("".join(part["text"] for part in item["content"])))
-    if parts or calls:
-        yield ChatMessage("assistant", tuple(parts), tuple(calls))

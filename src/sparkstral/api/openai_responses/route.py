@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from sparkstral.api import openapi
-from sparkstral.api.disconnect import until_disconnect
-from sparkstral.api.errors import FailedError, UnknownResponseError
-from sparkstral.api.exchange import Door, stream, told
-from sparkstral.api.openai_responses.request import left_out, to_chat_request, to_messages
+from sparkstral.api.errors import UnknownResponseError
+from sparkstral.api.exchange import Door, stream, whole
+from sparkstral.api.openai_responses.request import resolve_references, to_chat_request, to_turns
 from sparkstral.api.openai_responses.response import ResponseBuilder, response_head
 from sparkstral.api.openai_responses.schema import ResponsesRequest
 from sparkstral.api.openai_responses.store import ResponseStore, StoredResponse
-from sparkstral.api.urgency import urgency
-from sparkstral.types import Failed, OutputEvent
+from sparkstral.api.openai_responses.tools import toolbox
+from sparkstral.types import Finished, OutputEvent
 
 
 def responses_router(door: Door) -> APIRouter:
@@ -35,37 +32,44 @@ def responses_router(door: Door) -> APIRouter:
             )
         return stored
 
+    def find_item(item_id: str, param: str) -> dict[str, Any]:
+        item = store.item(item_id)
+        if item is None:
+            raise UnknownResponseError(
+                f"There is no item {item_id[:100]!r} here. The items of responses are kept in memory, the latest ones, "
+                "and not beyond a restart. Send the item itself.",
+                param,
+            )
+        return item
+
     @router.post("", openapi_extra=openapi.body(ResponsesRequest))
     async def create_response(request: Request) -> Response:
         """One answer in the protocol of responses. The response headers tell what was made of the request, as those
         of chat completions do."""
-        response_id = f"resp_{uuid.uuid4().hex}"
         with door.generator.admission.slot():
-            wire = await door.read(request, ResponsesRequest)
+            received = await door.read(request, ResponsesRequest, "resp_")
+            wire, headers, response_id = received.wire, received.headers, received.id
             previous = wire.previous_response_id
             history = () if previous is None else find(previous, "previous_response_id").messages
-            chat_request = to_chat_request(wire, history)
-            prepared = await door.generator.prepare(chat_request, response_id, urgency(request, wire))
-        headers = {
-            "x-request-id": response_id,
-            "x-sparkstral-reasoning-effort": chat_request.reasoning_effort,
-            **told("x-sparkstral-ignored", (*wire.without_effect(), *left_out(wire))),
-            **told("x-sparkstral-repairs", prepared.repairs),
-        }
+            resolve_references(wire, find_item)
+            tools = toolbox(wire)
+            chat_request = await received.translated(lambda: to_chat_request(wire, history, tools.tools))
+            prepared = await door.prepare(received, chat_request)
         sampling = prepared.generation.sampling
         model = door.config.served_model_name
-        builder = ResponseBuilder(response_head(wire, response_id, model, sampling.temperature, sampling.top_p), wire)
+        head = response_head(wire, response_id, model, sampling.temperature, sampling.top_p)
+        builder = ResponseBuilder(head, wire, tools.by_name)
 
         def write(numbered: tuple[int, OutputEvent]) -> bytes:
             chunk = builder.write(numbered[1])
-            if builder.messages and wire.store is not False:
-                store.add(builder.response, (*history, *to_messages(wire), *builder.messages))
+            if isinstance(numbered[1], Finished) and wire.store is not False:
+                store.add(builder.response, (*history, *to_turns(wire.input), *builder.messages))
             return chunk
 
         answers = door.generator.run_all([prepared])
         if wire.stream:
             return await stream(answers, request, write, headers, door.config)
-        await until_disconnect(_exhaust(answers, write), request.receive)
+        await whole(answers, request, write)
         return JSONResponse(builder.response, headers=headers)
 
     @router.get("/{response_id}")
@@ -81,14 +85,3 @@ def responses_router(door: Door) -> APIRouter:
         return JSONResponse({"id": response_id, "object": "response", "deleted": True})
 
     return router
-
-
-async def _exhaust(
-    answers: AsyncGenerator[tuple[int, OutputEvent], None], write: Callable[[tuple[int, OutputEvent]], bytes]
-) -> None:
-    """Follow all events. Raises FailedError when the answer does not come to its end."""
-    async with aclosing(answers):
-        async for numbered in answers:
-            if isinstance(numbered[1], Failed):
-                raise FailedError(numbered[1].failure)
-            write(numbered)

@@ -6,6 +6,7 @@ reference and the types of its official SDK, 3.57. null in an optional field mea
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -15,7 +16,11 @@ from sparkstral.api.wire import FiniteFloat, Ignored, JsonObject, Mapped, Refuse
 from sparkstral.chat.history import CALL_NAME
 from sparkstral.types import MAX_TOP_LOGPROBS
 
+LOGPROBS = "message.output_text.logprobs"
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 NoStatus = Annotated[Any, Ignored("what was answered counts as it is")]
+NoId = Annotated[Any, Ignored("the place in the list says as much")]
+NoCaller = Annotated[Any, Ignored("the model is the one caller")]
 
 
 class TextPart(Wire):
@@ -68,7 +73,7 @@ class MessageItem(Wire):
     type: Literal["message"] | None = None
     role: Literal["user", "assistant", "system", "developer"]
     content: Content
-    id: Annotated[Any, Ignored("the place in the list says as much")] = None
+    id: NoId = None
     status: NoStatus = None
     phase: Annotated[Any, Ignored("the chat format has no such thing")] = None
 
@@ -77,17 +82,69 @@ class FunctionCallItem(Wire):
     type: Literal["function_call"]
     call_id: str
     name: str  # of any form: the talk may come from another model
+    namespace: str | None = None
     arguments: str
-    id: Annotated[Any, Ignored("the place in the list says as much")] = None
+    id: NoId = None
     status: NoStatus = None
+    caller: NoCaller = None
 
 
-class FunctionCallOutputItem(Wire):
-    type: Literal["function_call_output"]
+class CustomCallItem(Wire):
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    namespace: str | None = None
+    input: Annotated[str, Mapped("told to the model as the one argument `input`")]
+    id: NoId = None
+    status: NoStatus = None
+    caller: NoCaller = None
+
+
+class CallOutputItem(Wire):
+    type: Literal["function_call_output", "custom_tool_call_output"]
     call_id: str | None = None
     output: Content
-    id: Annotated[Any, Ignored("the place in the list says as much")] = None
+    id: NoId = None
+    name: Annotated[Any, Ignored("the call says it")] = None
+    namespace: Annotated[Any, Ignored("the call says it")] = None
     status: NoStatus = None
+    caller: NoCaller = None
+
+
+class BuiltInCallItem(Wire):
+    """A call of a tool that OpenAI has a form of its own for; to the model it is one like the others."""
+
+    type: Literal["tool_search_call", "local_shell_call", "shell_call", "apply_patch_call"]
+    call_id: str | None = None
+    action: JsonObject | None = None
+    arguments: JsonObject | None = None
+    operation: JsonObject | None = None
+    execution: Annotated[Any, Ignored("what was called counts as it is")] = None
+    id: NoId = None
+    status: NoStatus = None
+    caller: NoCaller = None
+
+
+class BuiltInOutputItem(Wire):
+    type: Literal["local_shell_call_output", "shell_call_output", "apply_patch_call_output"]
+    call_id: str | None = None
+    id: Annotated[str | None, Mapped("where there is no call_id it is the call's")] = None
+    output: Annotated[Any, Mapped("what is no text is told as JSON")] = None
+    status: Annotated[Any, Mapped("told where there is no output")] = None
+    max_output_length: Annotated[Any, Ignored("what was answered counts as it is")] = None
+    caller: NoCaller = None
+
+
+class LeftOutItem(Wire):
+    """Known to the wire so that it can be left out by its name: only OpenAI's servers could read it, or it tells
+    nothing that a turn could hold."""
+
+    type: str
+
+
+class ItemReference(Wire):
+    type: Literal["item_reference"] | None = None
+    id: str
 
 
 class ReasoningText(Wire):
@@ -100,36 +157,8 @@ class ReasoningItem(Wire):
     summary: Annotated[list[ReasoningText] | None, Mapped("read where there is no content")] = None
     content: list[ReasoningText] | None = None
     encrypted_content: Annotated[str | None, Mapped("read where there is neither content nor summary")] = None
-    id: Annotated[Any, Ignored("the place in the list says as much")] = None
+    id: NoId = None
     status: NoStatus = None
-
-
-_ITEMS = {
-    "message": "@message",
-    "function_call": "@function_call",
-    "function_call_output": "@function_call_output",
-    "reasoning": "@reasoning",
-}
-
-
-def _item(value: Any) -> str | None:
-    kind = value.get("type") if isinstance(value, dict) else None
-    if kind is None and isinstance(value, dict) and "role" in value:
-        return "@message"
-    return _ITEMS.get(kind) if isinstance(kind, str) else None
-
-
-Item = Annotated[
-    Annotated[MessageItem, Tag("@message")]
-    | Annotated[FunctionCallItem, Tag("@function_call")]
-    | Annotated[FunctionCallOutputItem, Tag("@function_call_output")]
-    | Annotated[ReasoningItem, Tag("@reasoning")],
-    Discriminator(_item, custom_error_type="key:type", custom_error_message=f"must be one of {', '.join(_ITEMS)}"),
-]
-Input = Annotated[
-    Annotated[str, Tag("@text")] | Annotated[list[Item], Tag("@list")],
-    by_json_type("must be a text or a list of items"),
-]
 
 
 class FunctionTool(Wire):
@@ -138,31 +167,177 @@ class FunctionTool(Wire):
     description: str | None = None
     parameters: JsonObject | None = None
     strict: bool | None = None
+    defer_loading: Annotated[Any, Ignored("every tool is told to the model")] = None
+    allowed_callers: NoCaller = None
+    output_schema: Annotated[Any, Ignored("the chat format has no place for it")] = None
+
+
+class CustomFormat(Wire):
+    type: Literal["text", "grammar"] | None = None
+    syntax: str | None = None
+    definition: str | None = None
+
+
+class CustomTool(Wire):
+    type: Literal["custom"]
+    name: Annotated[str, Field(pattern=CALL_NAME.pattern)]
+    description: str | None = None
+    format: Annotated[CustomFormat | None, Mapped("a grammar is told in the description, and not held to")] = None
+    defer_loading: Annotated[Any, Ignored("every tool is told to the model")] = None
+    allowed_callers: NoCaller = None
+
+
+class ToolSearchTool(Wire):
+    type: Literal["tool_search"]
+    execution: Annotated[
+        Literal["client", "server"] | None, Mapped("offered with `client`; this server searches for no tools itself")
+    ] = None
+    description: str | None = None
+    parameters: JsonObject | None = None
 
 
 class HostedTool(Wire):
-    """A tool that OpenAI's servers would run, or whose calls are no JSON: the model is not told of it."""
+    """A tool that OpenAI's servers would run: the model is not told of it."""
 
     type: str
 
 
 def _tool(value: Any) -> str:
-    return "@function" if isinstance(value, dict) and value.get("type") == "function" else "@hosted"
+    kind = value.get("type") if isinstance(value, dict) else None
+    return f"@{kind}" if kind in ("function", "custom", "namespace", "tool_search") else "@hosted"
+
+
+def _inner_tool(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else None
+    return f"@{kind}" if kind in ("function", "custom") else "@hosted"
+
+
+class NamespaceTool(Wire):
+    type: Literal["namespace"]
+    name: Annotated[str, Field(min_length=1)]
+    description: Annotated[str | None, Mapped("told with the first of its tools")] = None
+    tools: list[
+        Annotated[
+            Annotated[FunctionTool, Tag("@function")]
+            | Annotated[CustomTool, Tag("@custom")]
+            | Annotated[HostedTool, Tag("@hosted")],
+            Discriminator(_inner_tool),
+        ]
+    ]
 
 
 Tool = Annotated[
-    Annotated[FunctionTool, Tag("@function")] | Annotated[HostedTool, Tag("@hosted")], Discriminator(_tool)
+    Annotated[FunctionTool, Tag("@function")]
+    | Annotated[CustomTool, Tag("@custom")]
+    | Annotated[NamespaceTool, Tag("@namespace")]
+    | Annotated[ToolSearchTool, Tag("@tool_search")]
+    | Annotated[HostedTool, Tag("@hosted")],
+    Discriminator(_tool),
+]
+
+
+class ToolsItem(Wire):
+    """Tools that are offered from here on, or were found by a search: the model is told of them with the others."""
+
+    type: Literal["additional_tools", "tool_search_output"]
+    tools: list[Tool]
+    call_id: Annotated[str | None, Mapped("the search whose result it is")] = None
+    role: str | None = None
+    execution: Annotated[Any, Ignored("what was found counts as it is")] = None
+    id: NoId = None
+    status: NoStatus = None
+
+
+class AgentMessageItem(Wire):
+    """What another agent said, as Codex hands it on: its texts are told by the user, what is encrypted is not."""
+
+    type: Literal["agent_message"]
+    content: list[JsonObject]
+    author: str | None = None
+    recipient: Annotated[Any, Ignored("it is told to this model")] = None
+    id: NoId = None
+
+
+_ITEMS = {
+    "message": "@message",
+    "function_call": "@function_call",
+    "custom_tool_call": "@custom_call",
+    **dict.fromkeys(("function_call_output", "custom_tool_call_output"), "@call_output"),
+    **dict.fromkeys(("tool_search_call", "local_shell_call", "shell_call", "apply_patch_call"), "@built_in_call"),
+    **dict.fromkeys(
+        ("local_shell_call_output", "shell_call_output", "apply_patch_call_output"), "@built_in_output"
+    ),
+    **dict.fromkeys(("additional_tools", "tool_search_output"), "@tools"),
+    "agent_message": "@agent_message",
+    "reasoning": "@reasoning",
+    "item_reference": "@reference",
+    **dict.fromkeys(
+        (
+            "web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call",
+            "computer_call", "computer_call_output", "mcp_list_tools", "mcp_call", "mcp_approval_request",
+            "mcp_approval_response", "compaction", "compaction_trigger", "configuration_update", "program",
+            "program_output",
+        ),
+        "@left_out",
+    ),
+}  # fmt: skip
+
+
+def _item(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind is None and isinstance(value, dict):
+        return "@message" if "role" in value else "@reference" if "id" in value else None
+    return _ITEMS.get(kind) if isinstance(kind, str) else None
+
+
+Item = Annotated[
+    Annotated[MessageItem, Tag("@message")]
+    | Annotated[FunctionCallItem, Tag("@function_call")]
+    | Annotated[CustomCallItem, Tag("@custom_call")]
+    | Annotated[CallOutputItem, Tag("@call_output")]
+    | Annotated[BuiltInCallItem, Tag("@built_in_call")]
+    | Annotated[BuiltInOutputItem, Tag("@built_in_output")]
+    | Annotated[ToolsItem, Tag("@tools")]
+    | Annotated[AgentMessageItem, Tag("@agent_message")]
+    | Annotated[ReasoningItem, Tag("@reasoning")]
+    | Annotated[ItemReference, Tag("@reference")]
+    | Annotated[LeftOutItem, Tag("@left_out")],
+    Discriminator(_item, custom_error_type="key:type", custom_error_message=f"must be one of {', '.join(_ITEMS)}"),
+]
+Input = Annotated[
+    Annotated[str, Tag("@text")] | Annotated[list[Item], Tag("@list")],
+    by_json_type("must be a text or a list of items"),
 ]
 
 
 class NamedToolChoice(Wire):
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
+    namespace: str | None = None
+
+
+class AllowedTool(Wire):
+    """A tool of the request by its name; those without one are none that could be called here."""
+
+    type: str
+    name: str | None = None
+    namespace: str | None = None
+
+
+class AllowedToolsChoice(Wire):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: list[AllowedTool]
 
 
 ToolChoice = Annotated[
-    Annotated[Literal["auto", "none", "required"], Tag("@text")] | Annotated[NamedToolChoice, Tag("@object")],
-    by_json_type("must be auto, none, required, or an object that names a function"),
+    Annotated[Literal["auto", "none", "required"], Tag("@text")]
+    | Annotated[
+        Annotated[NamedToolChoice, Tag("@named")] | Annotated[AllowedToolsChoice, Tag("@allowed")],
+        by_key("type", {"function": "@named", "custom": "@named", "allowed_tools": "@allowed"}),
+        Tag("@object"),
+    ],
+    by_json_type("must be auto, none, required, or an object that names a tool"),
 ]
 
 
@@ -195,6 +370,15 @@ class Reasoning(Wire):
     mode: Annotated[Any, Ignored("there is one mode")] = None
 
 
+def _not_told(tools: Sequence[Tool], place: str) -> Iterator[str]:
+    """The places of tools that nobody here could run."""
+    for i, tool in enumerate(tools):
+        if isinstance(tool, NamespaceTool):
+            yield from _not_told(tool.tools, f"{place}[{i}].tools")
+        elif isinstance(tool, HostedTool) or (isinstance(tool, ToolSearchTool) and tool.execution != "client"):
+            yield f"{place}[{i}].{tool.type}"
+
+
 class ResponsesRequest(Wire):
     """The body of POST /v1/responses."""
 
@@ -205,7 +389,8 @@ class ResponsesRequest(Wire):
     store: bool | None = None
     stream: bool | None = None
     tools: Annotated[
-        list[Tool] | None, Mapped("functions are offered; tools of other types are left out, and the header tells it")
+        list[Tool] | None,
+        Mapped("what the client runs is offered; tools of other types are left out, and the header tells it"),
     ] = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -218,7 +403,7 @@ class ResponsesRequest(Wire):
     temperature: Annotated[FiniteFloat, Field(ge=0, le=2)] | None = None
     top_p: Annotated[FiniteFloat, Field(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    metadata: Annotated[JsonObject | None, Mapped("sent back with the response")] = None
+    metadata: Annotated[dict[str, str] | None, Mapped("sent back with the response")] = None
 
     background: Annotated[bool | None, Refused("an answer is made while its client waits", (False,))] = None
     conversation: Annotated[Any, Refused("use previous_response_id")] = None
@@ -237,3 +422,16 @@ class ResponsesRequest(Wire):
     prompt_cache_retention: Annotated[Any, Ignored("prefixes stay while there is room")] = None
     prompt_cache_options: Annotated[Any, Ignored("prefixes are found without options")] = None
     client_metadata: Annotated[Any, Ignored("nothing is kept about clients")] = None
+
+    def without_effect(self) -> Iterator[str]:
+        """Also tools and items that the model is not told of, and includes that change nothing."""
+        yield from super().without_effect()
+        yield from _not_told(self.tools or (), "tools")
+        for i, item in enumerate(self.input if isinstance(self.input, list) else ()):
+            if isinstance(item, LeftOutItem):
+                yield f"input[{i}].{item.type}"
+            elif isinstance(item, ToolsItem):
+                yield from _not_told(item.tools, f"input[{i}].tools")
+        for name in self.include or ():
+            if name not in (LOGPROBS, ENCRYPTED_REASONING):
+                yield f"include.{name}"

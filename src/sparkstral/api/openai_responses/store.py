@@ -29,6 +29,7 @@ class ResponseStore:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._responses: OrderedDict[str, StoredResponse] = OrderedDict()
+        self._items: dict[str, dict[str, Any]] = {}  # of all outputs, by their ids
 
     def add(self, response: dict[str, Any], messages: tuple[ChatMessage, ...]) -> None:
         """Keep a response, unless it alone is more than the store may hold; forget the ones unused for longest."""
@@ -37,9 +38,9 @@ class ResponseStore:
             return
         self._responses[response["id"]] = StoredResponse(response, messages, num_bytes)
         self._num_bytes += num_bytes
+        self._items.update((item["id"], item) for item in response.get("output", ()))
         while self._num_bytes > self._max_bytes:
-            _, forgotten = self._responses.popitem(last=False)
-            self._num_bytes -= forgotten.num_bytes
+            self.delete(next(iter(self._responses)))
 
     def get(self, response_id: str) -> StoredResponse | None:
         """The response, which counts as used now."""
@@ -48,11 +49,17 @@ class ResponseStore:
             self._responses.move_to_end(response_id)
         return stored
 
+    def item(self, item_id: str) -> dict[str, Any] | None:
+        """An item of a response's output."""
+        return self._items.get(item_id)
+
     def delete(self, response_id: str) -> bool:
         """Whether it was there."""
         stored = self._responses.pop(response_id, None)
         if stored is not None:
             self._num_bytes -= stored.num_bytes
+            for item in stored.response.get("output", ()):
+                self._items.pop(item["id"], None)
         return stored is not None
 
 

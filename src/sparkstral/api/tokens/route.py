@@ -31,10 +31,10 @@ def tokens_router(door: Door, tokenizer: ChatTokenizer) -> APIRouter:
     async def tokenize(request: Request) -> Response:
         """The token ids of a text, or of the prompt that messages make."""
         with door.generator.admission.slot():
-            wire = await door.read(request, TokenizeRequest)
+            received = await door.read(request, TokenizeRequest, "req_")
+            wire, headers = received.wire, received.headers
             if (wire.prompt is None) == (wire.messages is None):
                 raise RequestError("Send either `prompt` or `messages`.", "prompt")
-            headers = told("x-sparkstral-ignored", wire.without_effect())
             token_ids: Sequence[int]
             if wire.prompt is not None:
                 with_begin = wire.add_special_tokens is not False
@@ -48,36 +48,46 @@ def tokens_router(door: Door, tokenizer: ChatTokenizer) -> APIRouter:
                 rendered = await door.generator.render(chat_request)
                 token_ids = rendered.prompt.token_ids
                 headers |= told("x-sparkstral-repairs", rendered.repairs)
-        strings = [tokenizer.spell([token_id]) for token_id in token_ids] if wire.return_token_strs else None
-        return JSONResponse(counted(token_ids, token_strs=strings), headers=headers)
+
+            def answer() -> Response:
+                is_spelled = wire.return_token_strs
+                strings = [tokenizer.spell([token_id]) for token_id in token_ids] if is_spelled else None
+                return JSONResponse(counted(token_ids, token_strs=strings), headers=headers)
+
+            return await asyncio.to_thread(answer)  # a long text's tokens are many
 
     @router.post("/detokenize", openapi_extra=openapi.body(DetokenizeRequest))
     async def detokenize(request: Request) -> Response:
         """The text of token ids; control tokens are spelled."""
         with door.generator.admission.slot():
-            wire = await door.read(request, DetokenizeRequest)
+            received = await door.read(request, DetokenizeRequest, "req_")
+            wire = received.wire
             if wire.tokens and max(wire.tokens) >= tokenizer.vocab_size:
                 raise RequestError(
                     f"`tokens` holds {max(wire.tokens)}; this model's are 0 to {tokenizer.vocab_size - 1:,}.", "tokens"
                 )
-            return JSONResponse({"prompt": await asyncio.to_thread(tokenizer.spell, wire.tokens)})
+            text = await asyncio.to_thread(tokenizer.spell, wire.tokens)
+        return JSONResponse({"prompt": text}, headers=received.headers)
 
     @router.post("/render", openapi_extra=openapi.body(ChatCompletionRequest))
     async def render(request: Request) -> Response:
         """What the model sees of a chat completions body: the prompt with its control tokens spelled, its token ids,
         and what was repaired."""
         with door.generator.admission.slot():
-            wire = await door.read(request, ChatCompletionRequest)
-            chat_request = to_chat_request(wire)
+            received = await door.read(request, ChatCompletionRequest, "req_")
+            wire = received.wire
+            chat_request = await received.translated(lambda: to_chat_request(wire))
             rendered = await door.generator.render(chat_request)
-        return JSONResponse(
-            counted(
-                rendered.prompt.token_ids,
-                prompt=tokenizer.spell(rendered.prompt.token_ids),
-                reasoning_effort=chat_request.reasoning_effort,
-                repairs=list(rendered.repairs),
-                ignored=list(dict.fromkeys(wire.without_effect())),
-            )
-        )
+
+            def answer() -> Response:
+                more = {
+                    "prompt": tokenizer.spell(rendered.prompt.token_ids),
+                    "reasoning_effort": chat_request.reasoning_effort,
+                    "repairs": list(rendered.repairs),
+                    "ignored": list(dict.fromkeys(wire.without_effect())),
+                }
+                return JSONResponse(counted(rendered.prompt.token_ids, **more), headers=received.headers)
+
+            return await asyncio.to_thread(answer)
 
     return router

@@ -33,6 +33,7 @@ from sparkstral.kernels.latent_write import triton_kernel as latent_write_kernel
 from sparkstral.kernels.mla_decode import triton_kernel as decode_kernel
 from sparkstral.kernels.rms_norm import triton_kernel as rms_norm_kernel
 from sparkstral.kernels.rope import triton_kernel as rope_kernel
+from sparkstral.model.fast_weights import Matrix, as_held, memory_of
 from sparkstral.model.linear import to_fp8
 from sparkstral.types import Precision
 
@@ -213,17 +214,19 @@ def write_case(
     return Prepared([write] * 32, num_bytes, check=check)
 
 
-def absorb_case(s: Setting, num_tokens: int, parts_dtype: tuple[int, torch.dtype], at_least: int) -> Prepared:
+def absorb_case(
+    s: Setting, num_tokens: int, parts_dtype: tuple[int, torch.dtype], at_least: int, *, dense: Precision = "bf16"
+) -> Prepared:
     num_parts, dtype = parts_dtype
     parts = (torch.randn(num_parts, num_tokens, s.heads * (NOPE + ROPE), device=s.device) * num_parts**-0.5).to(dtype)
     count = s.copies(s.heads * NOPE * LATENT * 2, at_least, 64)
-    w_uk = [s.randn(s.heads, NOPE, LATENT, std=NOPE**-0.5) for _ in range(count)]
+    w_uk = [as_held(s.randn(s.heads, NOPE, LATENT, std=NOPE**-0.5), dense) for _ in range(count)]
     rotation = rotation_of(s, num_tokens)
     query_scale = torch.linspace(1, 1.3, num_tokens, device=s.device).bfloat16().to(s.dtype)
 
     o_proj = s.randn(s.hidden, s.heads * VALUE)
 
-    def absorb(weight: Tensor) -> Tensor:
+    def absorb(weight: Matrix) -> Tensor:
         return decode_kernel.absorb(
             parts, rotation, query_scale, weight, config=s.configs["mla_decode"], pdl=s.pdl, next_weight=o_proj
         )
@@ -236,10 +239,12 @@ def absorb_case(s: Setting, num_tokens: int, parts_dtype: tuple[int, torch.dtype
         return torch.cat((q_latent, q_rope * scale), dim=-1)
 
     def check() -> dict[str, Any]:
-        plain = absorbed(parts.float().sum(0).bfloat16(), w_uk[0])
-        return compare(absorb(w_uk[0]), plain, absorbed(parts.double().sum(0), w_uk[0]))
+        held = w_uk[0]
+        weight = held if isinstance(held, Tensor) else dequantize(held, torch.float32)
+        plain = absorbed(parts.float().sum(0).bfloat16(), weight)
+        return compare(absorb(held), plain, absorbed(parts.double().sum(0), weight))
 
-    num_bytes = s.heads * NOPE * LATENT * 2 + parts.nbytes + num_tokens * s.heads * (LATENT + ROPE) * 2
+    num_bytes = memory_of(w_uk[0]).nbytes + parts.nbytes + num_tokens * s.heads * (LATENT + ROPE) * 2
     return Prepared([partial(absorb, weight) for weight in w_uk], num_bytes, check=check)
 
 
@@ -286,6 +291,7 @@ def around_cases(s: Setting) -> list[Case]:
             Case("latent_write", f"{m} tokens", partial(write_case, s, m, a)),
             Case("latent_write", f"{m} tokens, KV FP8", partial(write_case, s, m, a, kv="fp8")),
             Case("mla_decode", f"absorb, {m} tokens", partial(absorb_case, s, m, q_b)),
+            Case("mla_decode", f"absorb, {m} tokens, FP8", partial(absorb_case, s, m, q_b, dense="fp8")),
         ]
     whole = (1, s.dtype)
     for m in (40,) if s.small else PREFILL_TOKENS:

@@ -55,8 +55,8 @@ def layer_case(s: Setting, batch: int, context: int, at_least: int, *, held: Pre
         shapes = {name: shape for name, shape in weight_shapes(s).items() if name != "head"}
         dense = {name: s.randn(*shape, std=shape[1] ** -0.5) for name, shape in shapes.items()}
         weights: dict[str, Any] = {name: as_held(weight, held) for name, weight in dense.items()}
-        weights["uk"] = s.randn(s.heads, NOPE, LATENT, std=NOPE**-0.5)
-        weights["uv"] = s.randn(s.heads, VALUE, LATENT, std=LATENT**-0.5)
+        weights["uk"] = as_held(s.randn(s.heads, NOPE, LATENT, std=NOPE**-0.5), held)
+        weights["uv"] = as_held(s.randn(s.heads, VALUE, LATENT, std=LATENT**-0.5), held)
         layers.append(weights)
 
     def product(x: Tensor, weight: Matrix) -> Tensor:

@@ -18,10 +18,12 @@ The Triton form (`triton_kernel`) does the same in three launches, with what sta
     mla_decode(q, pool, block_tables, cu_seqlens_q [R + 1], seq_lens [R], softmax_scale, w_uv [N, 128, W],
                max_query_len=, workspace=) -> [T, N, 128]
 
-The parts of the query's projection are summed in float32 and rounded, rotated, rounded, scaled, rounded, as the
-references do one after the other; likewise the mean latent is rounded before w_uv. Lengths and tables are int32
-on the device, R at most 128; any number of queries a request, 1 to 8 is what it is made for. A request with
-seq_len 0 pads the batch: its rows of the output are 0. block_size is a multiple of the tile's tokens or divides them.
+w_uk and w_uv may be in FP8, a scale for each of their N·64 and N·128 rows (kernels/fp8_quantize): their numbers are
+multiplied with exactly. The parts of the query's projection are summed in float32 and rounded, rotated, rounded,
+scaled, rounded, as the references do one after the other; likewise the mean latent is rounded before w_uv. Lengths and
+tables are int32 on the device, R at most 128; any number of queries a request, 1 to 8 is what it is made for. A
+request with seq_len 0 pads the batch: its rows of the output are 0. block_size is a multiple of the tile's tokens or
+divides them.
 
 A sequence is cut into splits by its length alone, and every sum has one order: the result is deterministic, and a
 request's result is that of any batch in which max_query_len · N needs the same tile (`single` or `several`), to

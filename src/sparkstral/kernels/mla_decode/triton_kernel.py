@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparkstral.kernels import latent_pool
+from sparkstral.kernels.fp8_quantize import Fp8Rows
 from sparkstral.kernels.grid_dependency import let_next_start, wait_for_inputs
 from sparkstral.kernels.kernel_spec import DEFAULT_STAGES, KernelSpec
 from sparkstral.kernels.parts import sum_parts
@@ -114,8 +115,8 @@ def allocate_workspace(
 
 @triton.jit(do_not_specialize=["num_tokens"])
 def _absorb(
-    parts_ptr, rotation_ptr, query_scale_ptr, w_uk_ptr, out_ptr, prefetch_ptr, num_tokens,
-    NUM_HEADS: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr, LATENT: tl.constexpr,
+    parts_ptr, rotation_ptr, query_scale_ptr, w_uk_ptr, uk_scale_ptr, out_ptr, prefetch_ptr, num_tokens,
+    NUM_HEADS: tl.constexpr, NOPE: tl.constexpr, ROPE: tl.constexpr, LATENT: tl.constexpr, SCALED: tl.constexpr,
     PARTS: tl.constexpr, TOKENS: tl.constexpr, PREFETCH: tl.constexpr, THREADS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
@@ -124,6 +125,8 @@ def _absorb(
     pair = tl.arange(0, ROPE // 2)
     latent = tl.arange(0, LATENT)
     w_uk = tl.load(w_uk_ptr + (head * NOPE + nope[:, None]) * LATENT + latent[None, :])
+    if SCALED:
+        uk_scale = tl.load(uk_scale_ptr + head * NOPE + nope)
     if PDL and PREFETCH > 0:  # noqa: SIM102 (constants, apart from what is none)
         if tl.program_id(1) == 0:
             share = PREFETCH // (prefetch_ptr.dtype.element_ty.primitive_bitwidth // 8)
@@ -145,6 +148,8 @@ def _absorb(
             cos = tl.load(rotation_ptr + (token * (ROPE // 2) + pair) * 2)
             sin = tl.load(rotation_ptr + (token * (ROPE // 2) + pair) * 2 + 1)
             q_nope = (q_nope * scale).to(dtype).to(tl.float32)
+            if SCALED:
+                q_nope *= uk_scale
             q_latent = tl.sum(q_nope[:, None] * w_uk.to(tl.float32), axis=0)
             tl.store(out + latent, q_latent.to(dtype))
             turned_even = (even * cos - odd * sin).to(dtype).to(tl.float32)
@@ -170,6 +175,20 @@ def _find_split(item, requests, seq_lens, num_splits, ends):
     chosen = requests == request
     seq_len = tl.sum(tl.where(chosen, seq_lens, 0), axis=0)
     return request, seq_len, item - tl.sum(tl.where(chosen, ends - num_splits, 0), axis=0)
+
+
+@triton.jit
+def _load_codes(
+    pool_ptr, table, start, end,
+    LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr, SLOT: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """The codes of a tile of a cache in FP8, and its block. They are asked for one tile ahead: the compiler does not do
+    that for bytes which two products read in two orders."""
+    token = start + tl.arange(0, TOKENS)
+    block = tl.load(table + start // BLOCK_SIZE, mask=start < end, other=0).to(tl.int64)  # a tile lies within one
+    block_ptr = pool_ptr + block * (BLOCK_SIZE * SLOT)
+    at = block_ptr.to(tl.pointer_type(tl.float8e4nv)) + (token % BLOCK_SIZE)[:, None] * LATENT
+    return tl.load(at + tl.arange(0, LATENT)[None, :], mask=(token < end)[:, None], other=0.0), block_ptr
 
 
 @triton.jit(do_not_specialize=["num_requests", "table_stride", "max_rows"])
@@ -223,24 +242,27 @@ def _attend_splits(
             peak = tl.full([ROWS], float("-inf"), tl.float32)
             total = tl.zeros([ROWS], tl.float32)
             sums = tl.zeros([ROWS, LATENT], tl.float32)
+            if FP8:
+                codes, block_ptr = _load_codes(pool_ptr, table, begin, end, LATENT, BLOCK_SIZE, slot, TOKENS)
             for start in range(begin, end, TOKENS):
                 token = start + tl.arange(0, TOKENS)
                 inside = token < end
-                block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)  # a tile lies within one block
-                block_ptr = pool_ptr + block * (BLOCK_SIZE * slot)
                 offset = token % BLOCK_SIZE
                 if FP8:
-                    codes_ptr = block_ptr.to(tl.pointer_type(tl.float8e4nv)) + offset[:, None] * LATENT
                     k_ptr = (block_ptr + BLOCK_SIZE * LATENT).to(tl.pointer_type(tl.bfloat16))
                     scale_ptr = (block_ptr + BLOCK_SIZE * (LATENT + 2 * ROPE)).to(tl.pointer_type(tl.bfloat16))
-                    c_kv = tl.load(codes_ptr + latent[None, :], mask=inside[:, None], other=0.0).to(q_latent.dtype)
+                    c_kv = codes.to(q_latent.dtype)
                     k_rope = tl.load(k_ptr + offset[:, None] * ROPE + rope[None, :], mask=inside[:, None], other=0.0)
                     scale = tl.load(scale_ptr + offset, mask=inside, other=0.0).to(tl.float32)
+                    codes, block_ptr = _load_codes(
+                        pool_ptr, table, start + TOKENS, end, LATENT, BLOCK_SIZE, slot, TOKENS
+                    )
                     # A power of two: where it multiplies changes no bit.
                     scores = tl.dot(q_latent, tl.trans(c_kv)) * scale[None, :]
                     scores = tl.dot(q_rope, tl.trans(k_rope.to(q_rope.dtype)), scores)
                 else:
-                    row_ptr = block_ptr + offset[:, None] * (LATENT + ROPE)
+                    block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)  # a tile lies within one block
+                    row_ptr = pool_ptr + block * (BLOCK_SIZE * slot) + offset[:, None] * (LATENT + ROPE)
                     c_kv = tl.load(row_ptr + latent[None, :], mask=inside[:, None], other=0.0)
                     k_rope = tl.load(row_ptr + LATENT + rope[None, :], mask=inside[:, None], other=0.0)
                     scores = tl.dot(q_rope, tl.trans(k_rope))
@@ -267,11 +289,11 @@ def _attend_splits(
 
 @triton.jit(do_not_specialize=["num_tokens", "num_requests", "max_rows"])
 def _combine(
-    sums_ptr, log_sums_ptr, cu_seqlens_ptr, seq_lens_ptr, w_uv_ptr, out_ptr,
+    sums_ptr, log_sums_ptr, cu_seqlens_ptr, seq_lens_ptr, w_uv_ptr, uv_scale_ptr, out_ptr,
     num_tokens, num_requests, max_rows,
     NUM_HEADS: tl.constexpr, LATENT: tl.constexpr, VALUE: tl.constexpr, VALUE_ROWS: tl.constexpr,
-    SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr, TOKENS: tl.constexpr,
-    REQUESTS: tl.constexpr, PDL: tl.constexpr,
+    SCALED: tl.constexpr, SPLITS: tl.constexpr, SPLIT_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr,
+    TOKENS: tl.constexpr, REQUESTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     let_next_start(PDL)
     head = tl.program_id(0)
@@ -311,6 +333,8 @@ def _combine(
                 means += sums * weight[:, None]
             mean = (tl.sum(means, axis=0) / tl.where(total > 0, total, 1.0)).to(dtype).to(tl.float32)
             out = tl.sum(w_uv.to(tl.float32) * mean[None, :], axis=1)
+            if SCALED:
+                out *= tl.load(uv_scale_ptr + head * VALUE + value)
             tl.store(out_ptr + (token * NUM_HEADS + head) * VALUE + value, out.to(dtype))
 
 
@@ -318,24 +342,26 @@ def absorb(
     parts: Tensor,
     rotation: Tensor,
     query_scale: Tensor,
-    w_uk: Tensor,
+    w_uk: Tensor | Fp8Rows,
     *,
     config: DecodeConfig,
     pdl: bool,
     next_weight: Tensor | None = None,
 ) -> Tensor:
     """parts [S, T, N·(64 + P)], rotation [T, P/2] complex64, query_scale [T], w_uk [N, 64, W] -> [T, N, W + P] of
-    w_uk's dtype. The end of next_weight, which the first product after attention reads, is brought to L2 meanwhile."""
+    query_scale's dtype. The end of next_weight, which the first product after attention reads, is brought to L2
+    meanwhile."""
     num_parts, num_tokens, _ = parts.shape
-    num_heads, _, latent = w_uk.shape
+    numbers, factors = _numbers_of(w_uk)
+    num_heads, _, latent = numbers.shape
     rope = 2 * rotation.shape[1]
-    out = w_uk.new_empty(num_tokens, num_heads, latent + rope)
+    out = query_scale.new_empty(num_tokens, num_heads, latent + rope)
     tokens = _tokens_a_program(num_tokens)
     share = 0 if next_weight is None else _prefetch_share(config, num_heads, next_weight.nbytes)
-    end = w_uk if next_weight is None else next_weight.view(-1)[-num_heads * share // next_weight.element_size() :]
+    end = out if next_weight is None else next_weight.view(-1)[-num_heads * share // next_weight.element_size() :]
     _absorb[(num_heads, triton.cdiv(num_tokens, tokens))](
-        parts, torch.view_as_real(rotation), query_scale, w_uk, out, end, num_tokens,
-        **_absorb_constants(config, w_uk.shape, rope, num_parts, tokens, share, pdl),
+        parts, torch.view_as_real(rotation), query_scale, numbers, factors, out, end, num_tokens,
+        **_absorb_constants(config, numbers.shape, rope, num_parts, tokens, share, w_uk is not numbers, pdl),
         num_warps=config.num_warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
@@ -348,7 +374,7 @@ def mla_decode(
     cu_seqlens_q: Tensor,
     seq_lens: Tensor,
     softmax_scale: float,
-    w_uv: Tensor,
+    w_uv: Tensor | Fp8Rows,
     *,
     max_query_len: int,
     workspace: DecodeWorkspace,
@@ -362,7 +388,8 @@ def mla_decode(
     num_requests = len(seq_lens)
     if num_requests > MAX_REQUESTS:
         raise ValueError(f"{num_requests} requests in one launch; its programs hold the lengths of {MAX_REQUESTS}")
-    latent = w_uv.shape[2]
+    numbers, factors = _numbers_of(w_uv)
+    _, value, latent = numbers.shape
     max_rows = max_query_len * num_heads
     single, several = _tiles_of(config, latent_pool.is_fp8(pool))
     tile = single if max_rows <= single.rows else several
@@ -376,15 +403,20 @@ def mla_decode(
         num_warps=tile.num_warps, num_stages=tile.num_stages, launch_pdl=pdl,
     )  # fmt: skip
     if out is None:
-        out = q.new_empty(num_tokens, num_heads, w_uv.shape[1])
+        out = q.new_empty(num_tokens, num_heads, value)
     tokens = _tokens_a_program(num_tokens)
-    _combine[(num_heads, w_uv.shape[1] // config.value_rows, triton.cdiv(num_tokens, tokens))](
-        workspace.sums, workspace.log_sums, cu_seqlens_q, seq_lens, w_uv, out,
+    _combine[(num_heads, value // config.value_rows, triton.cdiv(num_tokens, tokens))](
+        workspace.sums, workspace.log_sums, cu_seqlens_q, seq_lens, numbers, factors, out,
         num_tokens, num_requests, max_rows,
-        **_combine_constants(config, w_uv.shape, tokens, pdl),
+        **_combine_constants(config, numbers.shape, tokens, w_uv is not numbers, pdl),
         num_warps=config.num_warps, launch_pdl=pdl,
     )  # fmt: skip
     return out
+
+
+def _numbers_of(weight: Tensor | Fp8Rows) -> tuple[Tensor, Tensor]:
+    """What is multiplied with, and the factors of its rows; without them, the same once more, which nobody reads."""
+    return (weight, weight) if isinstance(weight, Tensor) else (weight.codes, weight.scale)
 
 
 def _tiles_of(config: DecodeConfig, fp8: bool) -> tuple[RowTile, RowTile]:
@@ -405,11 +437,11 @@ def _prefetch_share(config: DecodeConfig, num_heads: int, num_bytes: int) -> int
 
 def _absorb_constants(
     config: DecodeConfig, w_uk_shape: torch.Size | tuple[int, int, int], rope: int, num_parts: int, tokens: int,
-    share: int, pdl: bool,
+    share: int, scaled: bool, pdl: bool,
 ) -> dict[str, int | bool]:  # fmt: skip
     num_heads, nope, latent = w_uk_shape
     return {
-        "NUM_HEADS": num_heads, "NOPE": nope, "ROPE": rope, "LATENT": latent,
+        "NUM_HEADS": num_heads, "NOPE": nope, "ROPE": rope, "LATENT": latent, "SCALED": scaled,
         "PARTS": num_parts, "TOKENS": tokens, "PREFETCH": share, "THREADS": 32 * config.num_warps, "PDL": pdl,
     }  # fmt: skip
 
@@ -429,11 +461,11 @@ def _attend_constants(
 
 
 def _combine_constants(
-    config: DecodeConfig, w_uv_shape: torch.Size | tuple[int, int, int], tokens: int, pdl: bool
+    config: DecodeConfig, w_uv_shape: torch.Size | tuple[int, int, int], tokens: int, scaled: bool, pdl: bool
 ) -> dict[str, int | bool]:
     num_heads, value, latent = w_uv_shape
     return {
-        "NUM_HEADS": num_heads, "LATENT": latent, "VALUE": value, "VALUE_ROWS": config.value_rows,
+        "NUM_HEADS": num_heads, "LATENT": latent, "VALUE": value, "VALUE_ROWS": config.value_rows, "SCALED": scaled,
         "SPLITS": config.combine_splits, "SPLIT_TOKENS": config.split_tokens, "MAX_SPLITS": config.max_splits,
         "TOKENS": tokens, "REQUESTS": MAX_REQUESTS, "PDL": pdl,
     }  # fmt: skip
@@ -441,28 +473,31 @@ def _combine_constants(
 
 def specs(config: DecodeConfig, *, num_heads: int = 32, block_size: int = 64, pdl: bool = True) -> list[KernelSpec]:
     """The variants of the real model: attention of a decode step and of drafts; 1 to 8 tokens a program around it,
-    for queries in bfloat16 (a cuBLAS product) and in 4 float32 parts (a split one)."""
+    for queries in bfloat16 (a cuBLAS product) and in 4 float32 parts (a split one); weights and caches of both
+    forms."""
     w_uk, w_uv, rope = (num_heads, 64, 256), (num_heads, 128, 256), 64
     found = []
-    for tokens in (1, 2, 4, 8):
+    forms = (("", "*bf16", "*bf16"), (", FP8", "*fp8e4nv", "*fp32"))
+    for tokens, (shown, weight, factors) in product((1, 2, 4, 8), forms):
         for num_parts, dtype in ((1, "*bf16"), (4, "*fp32")):
             found.append(
                 KernelSpec(
-                    f"absorb, {tokens} tokens, {num_parts} parts", _absorb,
-                    {"parts_ptr": dtype, "rotation_ptr": "*fp32", "query_scale_ptr": "*bf16", "w_uk_ptr": "*bf16",
-                     "out_ptr": "*bf16", "prefetch_ptr": "*bf16", "num_tokens": "i32"},
+                    f"absorb, {tokens} tokens, {num_parts} parts{shown}", _absorb,
+                    {"parts_ptr": dtype, "rotation_ptr": "*fp32", "query_scale_ptr": "*bf16", "w_uk_ptr": weight,
+                     "uk_scale_ptr": factors, "out_ptr": "*bf16", "prefetch_ptr": "*bf16", "num_tokens": "i32"},
                     _absorb_constants(
-                        config, w_uk, rope, num_parts, tokens, _prefetch_share(config, num_heads, 1 << 25), pdl
+                        config, w_uk, rope, num_parts, tokens, _prefetch_share(config, num_heads, 1 << 25),
+                        bool(shown), pdl,
                     ), config.num_warps, DEFAULT_STAGES,
                 )
             )  # fmt: skip
         found.append(
             KernelSpec(
-                f"combine, {tokens} tokens", _combine,
+                f"combine, {tokens} tokens{shown}", _combine,
                 {"sums_ptr": "*fp32", "log_sums_ptr": "*fp32", "cu_seqlens_ptr": "*i32", "seq_lens_ptr": "*i32",
-                 "w_uv_ptr": "*bf16", "out_ptr": "*bf16", "num_tokens": "i32", "num_requests": "i32",
-                 "max_rows": "i32"},
-                _combine_constants(config, w_uv, tokens, pdl), config.num_warps, DEFAULT_STAGES,
+                 "w_uv_ptr": weight, "uv_scale_ptr": factors, "out_ptr": "*bf16", "num_tokens": "i32",
+                 "num_requests": "i32", "max_rows": "i32"},
+                _combine_constants(config, w_uv, tokens, bool(shown), pdl), config.num_warps, DEFAULT_STAGES,
             )
         )  # fmt: skip
     for fp8, (name, index) in product((False, True), (("single", 0), ("several", 1))):

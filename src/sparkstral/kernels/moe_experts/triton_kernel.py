@@ -29,6 +29,7 @@ from sparkstral.kernels.moe_experts.triton_many import (
     shared_many,
 )
 from sparkstral.kernels.moe_experts.triton_matrix import MatrixProgram, MatrixSpecs, down_matrix, gate_up_matrix
+from sparkstral.kernels.moe_experts.triton_w4a4 import InputScales, down_w4a4, gate_up_w4a4, product_specs
 from sparkstral.kernels.moe_route.triton_kernel import CONFIGS as ROUTE_CONFIGS
 from sparkstral.kernels.moe_route.triton_kernel import (
     FewRouting,
@@ -39,6 +40,7 @@ from sparkstral.kernels.moe_route.triton_kernel import (
 )
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight
 from sparkstral.kernels.nvfp4_linear.triton_kernel import FewProgram, ManyTile
+from sparkstral.kernels.nvfp4_quantize.pairs import QuantizeSpecs
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +67,15 @@ class MoeConfig:
     matrix: MatrixConfig
     max_few: int  # tokens up to which the forms for few are used, a power of two
     many: tuple[TilePair, ...]  # by max_tokens, rising; the last serves all that are more
+    w4a4: tuple[TilePair, ...] = ()  # of the routed experts' products with quantised activations; (): none here
 
 
 _LARGE_90 = ManyTile(128, 128, 64, num_warps=8, num_stages=3)
 _SMALL_90 = ManyTile(64, 128, 64, num_warps=4, num_stages=3)
 _LARGE_121 = ManyTile(64, 128, 64, num_warps=8, num_stages=3)
 _SMALL_121 = ManyTile(32, 128, 64, num_warps=4, num_stages=3)
+_LARGE_W4A4 = ManyTile(64, 128, 128, num_warps=8, num_stages=3)
+_SMALL_W4A4 = ManyTile(32, 128, 128, num_warps=4, num_stages=3)
 
 CONFIGS = {
     # SM 9.0. Few: 640 programs of gate_up at one token, four or more an SM, 8 reads of 16 bytes a thread under way:
@@ -107,6 +112,7 @@ CONFIGS = {
         matrix=MatrixConfig(MatrixProgram(4, unroll=2), MatrixProgram(4, unroll=2)),
         max_few=64,
         many=(TilePair(1024, _SMALL_121, _SMALL_121), TilePair(1 << 30, _LARGE_121, _LARGE_121)),
+        w4a4=(TilePair(1024, _SMALL_W4A4, _SMALL_W4A4), TilePair(1 << 30, _LARGE_W4A4, _LARGE_W4A4)),
     ),
 }
 
@@ -138,10 +144,11 @@ class MoeWorkspace:
 
 def moe_block(
     x: Tensor, router: Tensor, gate_up: PackedWeight, down: PackedWeight, residual: Tensor | None, scaling: float,
-    out: Tensor, *, workspace: MoeWorkspace, config: MoeConfig, pdl: bool,
+    out: Tensor, *, workspace: MoeWorkspace, config: MoeConfig, pdl: bool, input_scales: InputScales | None = None,
 ) -> None:
     """x [T, H] bfloat16, normalised; router [E, H] bfloat16; the experts [E + 1, ..], the shared one last; writes
-    out [T, H] = residual + block(x). out may be the residual's memory, not x's."""  # fmt: skip
+    out [T, H] = residual + block(x). out may be the residual's memory, not x's. With `input_scales`, which takes
+    config.w4a4, the routed experts of many tokens read quantised activations."""  # fmt: skip
     hidden, inner, slots = x.shape[1], gate_up.codes.shape[1] // 2, workspace.few_routing.ids.shape[1]
     flags = {"residual": residual is not None, "ptx": x.is_cuda, "pdl": pdl}
     if len(x) <= config.max_few:
@@ -160,14 +167,19 @@ def moe_block(
         return
     for start in range(0, len(x), workspace.max_tokens):
         part = slice(start, start + workspace.max_tokens)
-        tiles = next((pair for pair in config.many if len(x[part]) <= pair.max_tokens), config.many[-1])
+        pairs = config.many if input_scales is None else config.w4a4
+        tiles = next((pair for pair in pairs if len(x[part]) <= pair.max_tokens), pairs[-1])
         many = ManySpecs(hidden, inner, len(router), slots, tiles.gate_up, tiles.down, **flags)
         route_many(x[part], router, scaling, tiles.gate_up.rows, workspace.many_routing, pdl=pdl)
+        added = None if residual is None else residual[part]
+        if input_scales is not None:
+            gate_up_w4a4(x[part], gate_up, input_scales, workspace.many_routing, workspace.many, many)
+            shared_many(x[part], gate_up, down, workspace.many, many)
+            down_w4a4(down, input_scales, workspace.many_routing, added, out[part], workspace.many, many)
+            continue
         shared_many(x[part], gate_up, down, workspace.many, many)
         gate_up_many(x[part], gate_up, workspace.many_routing, workspace.many, many)
-        down_many(
-            down, workspace.many_routing, None if residual is None else residual[part], out[part], workspace.many, many
-        )
+        down_many(down, workspace.many_routing, added, out[part], workspace.many, many)
 
 
 def specs(config: MoeConfig, *, pdl: bool = True) -> list[KernelSpec]:
@@ -183,4 +195,12 @@ def specs(config: MoeConfig, *, pdl: bool = True) -> list[KernelSpec]:
     for pair in config.many:
         many = ManySpecs(hidden, inner, num_experts, slots, pair.gate_up, pair.down, residual=True, ptx=True, pdl=pdl)
         found += [many.gate_up(), many.down()]
+    for pair in config.w4a4:
+        quantised = ManySpecs(
+            hidden, inner, num_experts, slots, pair.gate_up, pair.down, residual=True, ptx=True, pdl=pdl
+        )
+        found += product_specs(quantised)
+    if config.w4a4:
+        quantize = QuantizeSpecs(num_experts, slots, pdl)
+        found += [quantize.gathered(hidden), quantize.in_place(inner, item_bytes=2)]
     return [*found, many.decode(2 * inner, hidden), many.decode(hidden, inner), many.swiglu_shared(), many.sum()]

@@ -53,7 +53,7 @@ class ManyWorkspace:
 
 
 @triton.jit
-def _find_tile(index, starts_ptr, tile_starts_ptr, EXPERTS: tl.constexpr, ROWS: tl.constexpr):
+def find_tile(index, starts_ptr, tile_starts_ptr, EXPERTS: tl.constexpr, ROWS: tl.constexpr):
     """(expert, first sorted position, end of the expert's positions) of tile `index`; past the last tile, the
     expert is EXPERTS + 1."""
     expert = tl.arange(0, triton.next_power_of_2(EXPERTS + 1))
@@ -73,7 +73,7 @@ def _gate_up_many(
     let_next_start(PDL)
     GROUPS: tl.constexpr = HIDDEN // 16
     wait_for_inputs(PDL)
-    expert, first, end = _find_tile(tl.program_id(1), starts_ptr, tile_starts_ptr, EXPERTS, ROWS)
+    expert, first, end = find_tile(tl.program_id(1), starts_ptr, tile_starts_ptr, EXPERTS, ROWS)
     if expert < EXPERTS:
         position = first + tl.arange(0, ROWS)
         token = tl.load(pairs_ptr + position, mask=position < end, other=0) // SLOTS
@@ -107,7 +107,7 @@ def _down_many(
     let_next_start(PDL)
     GROUPS: tl.constexpr = INNER // 16
     wait_for_inputs(PDL)
-    expert, first, end = _find_tile(tl.program_id(1), starts_ptr, tile_starts_ptr, EXPERTS, ROWS)
+    expert, first, end = find_tile(tl.program_id(1), starts_ptr, tile_starts_ptr, EXPERTS, ROWS)
     if expert < EXPERTS:
         position = first + tl.arange(0, ROWS)
         is_row = position < end
@@ -264,7 +264,7 @@ class ManySpecs:
             {"codes_ptr": "*i64", "scale_ptr": "*fp8e4nv", "factor_ptr": "*fp32", "x_ptr": "*bf16",
              "pairs_ptr": "*i32", "starts_ptr": "*i32", "tile_starts_ptr": "*i32", "h_ptr": "*bf16",
              "half_groups": "i32"},
-            {**self._constants(part, self.hidden), "SLOTS": self.slots, "COLUMNS": tile(2 * self.inner, part.columns)},
+            {**self.constants(part, self.hidden), "SLOTS": self.slots, "COLUMNS": tile(2 * self.inner, part.columns)},
             part.num_warps, part.num_stages, needs=("mma",),
         )  # fmt: skip
 
@@ -275,7 +275,7 @@ class ManySpecs:
             {"codes_ptr": "*i64", "scale_ptr": "*fp8e4nv", "factor_ptr": "*fp32", "h_ptr": "*bf16",
              "pairs_ptr": "*i32", "weights_ptr": "*fp32", "starts_ptr": "*i32", "tile_starts_ptr": "*i32",
              "y_ptr": "*bf16", "half_groups": "i32"},
-            {**self._constants(part, self.inner), "COLUMNS": tile(self.hidden, part.columns)},
+            {**self.constants(part, self.inner), "COLUMNS": tile(self.hidden, part.columns)},
             part.num_warps, part.num_stages, needs=("mma",),
         )  # fmt: skip
 
@@ -302,7 +302,7 @@ class ManySpecs:
              "COLUMNS": tile(self.hidden, SUM_COLUMNS), "RESIDUAL": self.residual, "PDL": self.pdl}, num_warps=4,
         )  # fmt: skip
 
-    def _constants(self, part: ManyTile, size: int) -> dict[str, int | bool]:
+    def constants(self, part: ManyTile, size: int) -> dict[str, int | bool]:
         return {
             "HIDDEN": self.hidden, "INNER": self.inner, "EXPERTS": self.num_experts, "ROWS": part.rows,
             "DEPTH": tile(size, part.depth), "PTX": self.ptx, "PDL": self.pdl,
