@@ -22,6 +22,7 @@ import uvicorn
 
 from sparkstral import logs
 from sparkstral.api.app import create_app
+from sparkstral.api.connection import PatientConnection
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
@@ -106,7 +107,6 @@ def serve(
         max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
-    engine_config = with_model(engine_config, model)
     server_config = ServerConfig(
         host=host,
         port=port,
@@ -118,7 +118,7 @@ def serve(
         strict_history=strict_history,
     )
     warn_of_open_doors(server_config)
-    engine_config = replace(engine_config, port=port)
+    engine_config = with_model(replace(engine_config, port=port), model)  # after all that could be refused
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)
@@ -126,6 +126,7 @@ def serve(
     server = DrainingServer(
         uvicorn.Config(
             app,
+            http=PatientConnection,
             lifespan="on",
             timeout_graceful_shutdown=math.ceil(drain_s + STOP_TIMEOUT_S) + 1,  # for clients that read nothing
             access_log=False,

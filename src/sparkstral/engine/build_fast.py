@@ -81,6 +81,7 @@ class FastParts:
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=self.max_rows,
             num_graphs=len(decode_sizes(self.max_rows)),
+            dense=config.dense,
         )
 
     def held_lines(self) -> tuple[PlanLine, ...]:
