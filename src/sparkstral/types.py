@@ -405,6 +405,7 @@ class ToolChoice:
 class ResponseFormat:
     mode: Literal["text", "json_object", "json_schema"] = "text"
     schema: Mapping[str, Any] | None = None  # with mode json_schema
+    strict: bool = False  # all of the schema is held to, or the request refused
     place: str = "response_format"  # where the client's body has it
 
 

@@ -27,7 +27,7 @@ class Doors:
     """Ways into an application over a fake engine."""
 
     def __init__(self, tokenizer: ChatTokenizer, stack: ExitStack) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._stack = stack
 
     def close(self) -> None:
@@ -36,15 +36,15 @@ class Doors:
 
     def engine(self, *pieces: str) -> FakeEngine:
         """An engine that answers every request with `pieces`."""
-        token_ids = written(self._tokenizer, *pieces)
+        token_ids = written(self.tokenizer, *pieces)
         return FakeEngine(lambda request: token_ids)
 
     def spelled(self, token_ids: Sequence[int]) -> str:
         """The text of ids, control tokens spelled."""
-        return spell(token_ids, self._tokenizer)
+        return spell(token_ids, self.tokenizer)
 
     def url(self, engine: FakeEngine, config: ServerConfig | None = None) -> str:
-        app = create_app(engine, self._tokenizer, config or ServerConfig())
+        app = create_app(engine, self.tokenizer, config or ServerConfig())
         return self._stack.enter_context(served(app))
 
     def sdk(self, engine: FakeEngine, config: ServerConfig | None = None) -> openai.OpenAI:
@@ -54,7 +54,7 @@ class Doors:
 
     def asgi(self, engine: FakeEngine, config: ServerConfig | None = None) -> httpx.AsyncClient:
         """A plain client without a socket."""
-        app = create_app(engine, self._tokenizer, config or ServerConfig())
+        app = create_app(engine, self.tokenizer, config or ServerConfig())
         return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
 
 

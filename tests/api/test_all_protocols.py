@@ -87,3 +87,28 @@ def test_a_body_that_is_declared_too_large_is_refused_before_it_comes(doors: Doo
         connection.sendall(f"{head}{'Expect: 100-continue' if expects else 'Accept: */*'}\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(4096), b""))  # its end is the connection's
     assert answer.startswith(b"HTTP/1.1 413 ")
+
+
+@EVERY
+def test_what_of_a_schema_is_not_enforced_is_told(doors: Doors, path: str, body: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": True}}}
+    asked, place = {
+        "/v1/chat/completions": (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+            "response_format",
+        ),
+        "/v1/responses": ({"text": {"format": {"type": "json_schema", "name": "x", "schema": schema}}}, "text.format"),
+        "/v1/messages": (
+            {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+            "output_config.format",
+        ),
+    }[path]
+    answer = post(doors, doors.engine("{}", "</s>"), path, {**body, **asked})
+    assert answer.headers["x-sparkstral-not-enforced"] == f"{place}.properties.tags.uniqueItems"
+
+
+def test_a_header_counts_what_it_has_no_room_for(doors: Doors) -> None:
+    path, body = CHAT
+    extras = {**{f"extra_{i}": 1 for i in range(25)}, "no header's name": 1}
+    told = post(doors, doors.engine("Hi", "</s>"), path, {**body, **extras}).headers["x-sparkstral-ignored"]
+    assert told.split(", ")[19:] == ["extra_19", "and 6 more"]

@@ -229,7 +229,7 @@ def test_vendor_extras_and_neutral_values_pass_and_what_changed_nothing_is_told(
     }  # fmt: skip
     (answer,) = exchange(doors, {"json": body})
     assert answer.status_code == 200
-    assert answer.headers["x-sparkstral-ignored"] == "top_a, messages[].weight, user, metadata, store"
+    assert answer.headers["x-sparkstral-ignored"] == "top_a, messages[].weight, user, metadata, store, and 1 more"
     assert answer.headers["x-sparkstral-reasoning-effort"] == "high"
     assert answer.headers["x-sparkstral-repairs"] == "merge_turns"
     assert answer.headers["x-request-id"] == answer.json()["id"]

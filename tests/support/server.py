@@ -11,12 +11,14 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
+from sparkstral.api.connection import PatientConnection
+
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[str]:
+def served(app: FastAPI, http: type[PatientConnection] = PatientConnection) -> Iterator[str]:
     """Serves `app` on a free port while the block runs; yields its URL."""
     listener = socket.create_server(("127.0.0.1", 0))  # connections wait here until the server is up
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
+    server = uvicorn.Server(uvicorn.Config(app, http=http, log_level="error", lifespan="on"))
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True)
     thread.start()
     try:

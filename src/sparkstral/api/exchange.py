@@ -83,6 +83,7 @@ class Door:
         prepared = await self.generator.prepare(request, received.id, received.urgency, received.arrived_s)
         received.headers["x-sparkstral-reasoning-effort"] = request.reasoning_effort
         received.headers.update(told("x-sparkstral-repairs", prepared.repairs))
+        received.headers.update(told("x-sparkstral-not-enforced", prepared.not_enforced))
         return prepared
 
     async def prepare_text(self, received: Received[W], request: TextRequest, number: int) -> PreparedRequest:
@@ -98,9 +99,12 @@ def _understood(body: bytes, kind: type[W]) -> tuple[W, list[str]]:
 
 
 def told(header: str, names: Iterable[str]) -> dict[str, str]:
-    """A header that lists `names` once each, or none. A client's name that no header may hold is left out."""
-    plain = [name for name in dict.fromkeys(names) if re.fullmatch(r"[\w.\[\]-]{1,100}", name, re.ASCII)]
-    return {header: ", ".join(plain[:MAX_TOLD_FIELDS])} if plain else {}
+    """A header that lists `names` once each and counts those that are too many or that no header may hold; or none."""
+    different = list(dict.fromkeys(names))
+    plain = [name for name in different if re.fullmatch(r"[\w.$\[\]-]{1,100}", name, re.ASCII)][:MAX_TOLD_FIELDS]
+    num_more = len(different) - len(plain)
+    more = [f"and {num_more} more" if plain else f"{num_more} fields"] if num_more else []
+    return {header: ", ".join([*plain, *more])} if different else {}
 
 
 async def whole(answers: Answers, request: Request, add: Add) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from sparkstral.chat.schemas import is_endless, loosened, without_no_ops
 from sparkstral.chat.tokenizer import Control
 from sparkstral.errors import RequestError
 from sparkstral.structured.check import GrammarCheck
@@ -21,7 +23,7 @@ _ANY_OBJECT = {"type": "object"}
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 # A blank, or a new line and up to 32 blanks of indentation: what printers of JSON write in one place. With more room a
 # weak model writes blanks or empty lines until max_tokens.
-_LAYOUT = {"whitespace_pattern": r" ?(\r?\n[ \t]{0,32})?"}
+_LAYOUT = {"whitespace_pattern": r" ?(\r?\n[ \t]{0,32})?", "coerce_one_of": True}  # oneOf is held to as anyOf
 
 
 def banned_token_ids(request: ChatRequest) -> tuple[int, ...]:
@@ -47,15 +49,37 @@ def grammar_for(request: ChatRequest, check: GrammarCheck, *, prefilled_think: b
     if request.tool_choice.mode in ("required", "named"):
         rules.append("answer: calls")
     elif wants_json:
-        schema = request.response_format.schema or _ANY_OBJECT
+        schema = without_no_ops(request.response_format.schema or _ANY_OBJECT)
         schemas[request.response_format.place] = schema
         rules += [f"answer: json{' | calls' if tools else ''}", f"json: {_json(schema)}"]
     else:
         rules.append("answer: TEXT? calls?")
+    for place, schema in schemas.items():
+        if is_endless(schema):
+            reason = "it refers to itself without an end, so that no value is true to it."
+            raise RequestError(f"{place}: this schema cannot be enforced: {reason}", place)
     lark = "\n".join(rules)
     if reason := check.reason_against(lark):
         raise _refusal(schemas, reason, check)
     return GrammarSpec(lark)
+
+
+def with_schema_held(request: ChatRequest, check: GrammarCheck) -> tuple[ChatRequest, tuple[str, ...]]:
+    """The request whose response format, unless it is strict, asks for no more than a grammar can hold to, and the
+    places of what was left out of it. What still cannot be compiled is `grammar_for`'s to refuse."""
+    asked = request.response_format
+    if asked.schema is None or asked.strict or not _reason_against(without_no_ops(asked.schema), check):
+        return request, ()
+    schema, left_out = loosened(
+        without_no_ops(asked.schema),
+        asked.place,
+        lambda pattern: not _reason_against({"type": "string", "pattern": pattern}, check),
+    )
+    return replace(request, response_format=replace(asked, schema=schema)), tuple(left_out)
+
+
+def _reason_against(schema: Mapping[str, Any], check: GrammarCheck) -> str:
+    return check.reason_against(f"start: {_json(schema)}")
 
 
 def _callable_tools(request: ChatRequest) -> list[Tool]:
@@ -90,7 +114,7 @@ def _call_rules(tools: list[Tool], is_parallel: bool) -> list[str]:
 def _arguments_schema(tool: Tool) -> Mapping[str, Any]:
     if not tool.strict:
         return _ANY_OBJECT
-    return {**_ANY_OBJECT, **tool.parameters} if tool.parameters else _NO_ARGUMENTS
+    return without_no_ops({**_ANY_OBJECT, **tool.parameters}) if tool.parameters else _NO_ARGUMENTS
 
 
 def _json(schema: Mapping[str, Any]) -> str:
@@ -105,7 +129,7 @@ def _refusal(schemas: Mapping[str, Mapping[str, Any]], reason: str, check: Gramm
     """Names the schema that is to blame, or the last one when only all together are too large."""
     *_, param = schemas
     for place, schema in schemas.items():
-        if alone := check.reason_against(f"start: {_json(schema)}"):
+        if alone := _reason_against(schema, check):
             param, reason = place, alone
             break
     return RequestError(f"{param}: this schema cannot be enforced: {reason}", param)

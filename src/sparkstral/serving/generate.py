@@ -13,7 +13,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from sparkstral.chat.grammar import banned_token_ids, grammar_for
+from sparkstral.chat.grammar import banned_token_ids, grammar_for, with_schema_held
+from sparkstral.chat.length import excessive_length, texts_of
 from sparkstral.chat.output_parser import OutputParser
 from sparkstral.chat.render import RenderedPrompt, render
 from sparkstral.chat.stop_strings import StopStrings
@@ -60,6 +61,7 @@ class PreparedRequest:
     prefilled_think: bool = False
     is_text: bool = False  # the answer is text alone; else it has the form of a chat's turn
     echoes: bool = False  # the prompt's text comes first
+    not_enforced: tuple[str, ...] = ()  # places in the schema that the answer may not be true to
     has_answer: bool = True  # else only the prompt is wanted
     timeout_s: float | None = None  # the client's own
     arrived_s: float = field(default_factory=time.monotonic)
@@ -115,6 +117,7 @@ class Generator:
         return _urgent(prepared, urgency, arrived_s)
 
     def _prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
+        self._refuse_excess(list(texts_of(request)), request.place)
         rendered = self._render(request)
         room_tokens = self._room(len(rendered.prompt.token_ids), request.place)
         is_high = request.reasoning_effort == "high"
@@ -125,6 +128,7 @@ class Generator:
             config.default_temperature_high if is_high else config.default_temperature_none,
             banned_token_ids(request),
         )
+        request, not_enforced = with_schema_held(request, self._grammar_check)
         grammar = grammar_for(request, self._grammar_check, prefilled_think=rendered.prompt.prefilled_think)
         if grammar is not None and (choice.ignore_eos or choice.min_tokens):
             param = "ignore_eos" if choice.ignore_eos else "min_tokens"
@@ -135,7 +139,11 @@ class Generator:
             )
         generation = GenerationRequest(request_id, rendered.prompt.token_ids, sampling, grammar)
         return PreparedRequest(
-            generation, rendered.repairs, choice.stop, prefilled_think=rendered.prompt.prefilled_think
+            generation,
+            rendered.repairs,
+            choice.stop,
+            prefilled_think=rendered.prompt.prefilled_think,
+            not_enforced=not_enforced,
         )
 
     async def prepare_text(
@@ -150,6 +158,7 @@ class Generator:
     def _prepare_text(self, request: TextRequest, request_id: str) -> PreparedRequest:
         tokenizer, choice = self._tokenizer, request.sampling
         if isinstance(request.prompt, str):
+            self._refuse_excess([request.prompt], "prompt")
             token_ids = tuple(tokenizer.encode(request.prompt, with_begin=request.adds_begin))
         else:
             token_ids = request.prompt
@@ -173,8 +182,18 @@ class Generator:
         max_model_len = self._client.info.max_model_len
         if num_prompt_tokens < max_model_len:
             return max_model_len - num_prompt_tokens
-        raise PromptTooLongError(
-            f"The prompt has {num_prompt_tokens:,} tokens; the maximum context length of this server is "
+        raise self._too_long(num_prompt_tokens, param)
+
+    def _refuse_excess(self, texts: Sequence[str], param: str) -> None:
+        """Raises PromptTooLongError for what need not be encoded to the end to be known to be too long."""
+        num_tokens = excessive_length(texts, self._tokenizer, self._client.info.max_model_len)
+        if num_tokens is not None:
+            raise self._too_long(num_tokens, param, "about ")
+
+    def _too_long(self, num_prompt_tokens: int, param: str, about: str = "") -> PromptTooLongError:
+        max_model_len = self._client.info.max_model_len
+        return PromptTooLongError(
+            f"The prompt has {about}{num_prompt_tokens:,} tokens; the maximum context length of this server is "
             f"{max_model_len:,} tokens for prompt and answer together. Shorten the {param}, or restart "
             f"with --max-model-len {num_prompt_tokens + 1024} or more, if model and memory allow it.",
             param,

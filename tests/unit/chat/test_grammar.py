@@ -177,7 +177,7 @@ def test_a_schema_that_cannot_be_enforced_is_refused_with_the_reason(
     schema: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(RequestError, match=reason) as refused:
-        grammar_for(ChatRequest(ASK, response_format=ResponseFormat("json_schema", schema)), CHECK)
+        grammar_for(ChatRequest(ASK, response_format=ResponseFormat("json_schema", schema, strict=True)), CHECK)
     assert refused.value.param == "response_format"
     arguments = {"type": "object", "properties": {"a": schema}, "required": ["a"]}
     tool = Tool("f", "", arguments, strict=True, parameters_place="tools[1].function.parameters")

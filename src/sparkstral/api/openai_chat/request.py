@@ -149,7 +149,7 @@ def _response_format(field: ResponseFormatField | None) -> ResponseFormat:
     if field is None:
         return ResponseFormat()
     if isinstance(field, SchemaFormat):
-        return ResponseFormat("json_schema", field.json_schema.schema_)
+        return ResponseFormat("json_schema", field.json_schema.schema_, strict=field.json_schema.strict is True)
     return ResponseFormat(field.type)
 
 

@@ -164,7 +164,10 @@ class JsonSchemaFormat(Wire):
     name: Annotated[str | None, Ignored("the model is not told it")] = None
     description: Annotated[str | None, Ignored("the model is not told it; write it into the messages")] = None
     schema_: Annotated[JsonObject, Field(alias="schema")]
-    strict: Annotated[bool | None, Mapped("a schema is always held to")] = None
+    strict: Annotated[
+        bool | None,
+        Mapped("what no grammar can hold to is refused with true; else it is named in `x-sparkstral-not-enforced`"),
+    ] = None
 
 
 class PlainFormat(Wire):

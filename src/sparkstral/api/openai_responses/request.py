@@ -230,6 +230,7 @@ def _tool_choice(wire: ResponsesRequest) -> ToolChoice:
 def _response_format(wire: ResponsesRequest) -> ResponseFormat:
     if wire.text is None or wire.text.format is None:
         return ResponseFormat()
-    if isinstance(wire.text.format, SchemaFormat):
-        return ResponseFormat("json_schema", wire.text.format.schema_, place="text.format")
-    return ResponseFormat(wire.text.format.type, place="text.format")
+    form = wire.text.format
+    if isinstance(form, SchemaFormat):
+        return ResponseFormat("json_schema", form.schema_, strict=form.strict is True, place="text.format")
+    return ResponseFormat(form.type, place="text.format")
