@@ -27,7 +27,7 @@ def document() -> str:
     sections = [HEAD]
     for name, settings in CLIENTS.items():
         text = settings.filled(f"http://{DEFAULT_HOST}:{DEFAULT_PORT}", SERVED_MODEL_NAME, 262_144, NO_KEY)
-        place = settings.place.replace("{key}", NO_KEY)
+        place = settings.placed(NO_KEY)
         note = f"\n{settings.note}\n" if settings.note else ""
         sections.append(
             f"## {settings.title}\n`sparkstral connect {name}`: {place}\n\n```{settings.kind}\n{text}```\n{note}"

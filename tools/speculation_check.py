@@ -1,6 +1,6 @@
 """Whether speculation changes an answer, and what it does to speed: the demo's prompts, with and without it.
 
-Usage: python -m tools.speculation_check [--speculative prompt-lookup] [--num-prompts 500] [--out FILE]
+Usage: python -m tools.speculation_check [--num-prompts 500] [--out FILE]
 Every prompt is a turn of the demo's held-out conversations (all skills: tools, JSON schemas, long contexts), answered
 greedily by two engines in this process, one with drafts and one without: all in waves of 1 to 16 at once, and some of
 each skill one by one. Exit code 1 if any answer differs.
@@ -155,8 +155,6 @@ def compare(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, default=DEMO_CHECKPOINT)
-    parser.add_argument("--speculative", choices=("prompt-lookup", "eagle"), default="prompt-lookup")
-    parser.add_argument("--draft-model", type=Path)
     parser.add_argument("--num-prompts", type=int, default=500)
     parser.add_argument("--num-alone", type=int, default=10, help="of each skill, asked one by one")
     parser.add_argument("--max-prompt-tokens", type=int, default=4200, help="longer prompts are left out")
@@ -168,13 +166,12 @@ def main() -> None:
         arguments.model,
         device="cpu",
         max_num_seqs=max(WAVES),
-        speculative=arguments.speculative,
-        draft_model_path=arguments.draft_model,
+        speculative="prompt-lookup",
         num_threads=arguments.threads,
         kv_memory_bytes=KV_BYTES,
     )
     requests = demo_requests(arguments.num_prompts, arguments.seed, arguments.max_prompt_tokens)
-    plain, drafting = Engine(replace(config, speculative="off", draft_model_path=None)), Engine(config)
+    plain, drafting = Engine(replace(config, speculative="off")), Engine(config)
     for engine in (plain, drafting):
         run(engine, [request for _, request in requests[:4]], (1,), "warm-up")
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
@@ -189,7 +186,7 @@ def main() -> None:
     }
     document = {
         "schema_version": SCHEMA_VERSION,
-        "what": f"{arguments.speculative}: greedy answers of the demo with and without drafts, on a CPU",
+        "what": "prompt-lookup: greedy answers of the demo with and without drafts, on a CPU",
         "command": " ".join(["python", "-m", "tools.speculation_check", *sys.argv[1:]]),
         "commit": commit,
         "device": f"{arguments.threads} threads of {os.cpu_count()} {platform.machine()} cores, shared with other work",

@@ -43,10 +43,9 @@ class EngineConfig:
     # w4a4 is faster on a GPU that multiplies NVFP4 and less exact; what it costs was not measured on real weights.
     prefill: PrefillForm = "w4a16"
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
-    # Guesses of the next tokens, verified together; answers do not change. auto: eagle where there is a draft head,
-    # else prompt-lookup, which needs no weights; either does nothing for as long as plain steps are faster.
+    # Guesses of the next tokens, verified together; answers do not change. auto is prompt-lookup: it needs no weights,
+    # and does nothing for as long as plain steps are faster. eagle, a draft head, is refused until it can be served.
     speculative: Literal["auto", "eagle", "prompt-lookup", "off"] = "auto"
-    draft_model_path: Path | None = None  # a folder with a draft head; None: the folder eagle/ in the checkpoint's
     max_draft_tokens: int = MAX_DRAFT_TOKENS  # of a request in a step; how many is decided step by step
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use
     port: int | None = None  # of the server in front of it, told to who finds the device taken
@@ -69,10 +68,6 @@ class EngineConfig:
             raise ConfigError(
                 f"--max-draft-tokens is {self.max_draft_tokens}; it must be 1 to {MAX_DRAFT_TOKENS}. To draft nothing, "
                 "use --speculative off."
-            )
-        if self.draft_model_path is not None and self.speculative in ("prompt-lookup", "off"):
-            raise ConfigError(
-                f"--draft-model is of no use with --speculative {self.speculative}. Leave one of the two out."
             )
         if self.max_model_len is not None and self.max_model_len < 2:
             raise ConfigError(f"--max-model-len is {self.max_model_len}; it must be at least 2.")

@@ -15,6 +15,7 @@ from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.config import ServerConfig
 from sparkstral.types import Failure, GenerationRequest
 from tests.api.conftest import MODEL, Doors
+from tests.support.chat_cases import load_cases
 from tests.support.fake_engine import FakeEngine, written
 
 HELLO: list[Any] = [{"role": "user", "content": "Say hello."}]
@@ -39,6 +40,8 @@ TWO_CALLS = [
     "</s>",
 ]  # fmt: skip
 THOUGHT = ["[THINK]", "A greeting is wanted.", "[/THINK]", "Hello!", "</s>"]
+
+STREAM_CASES = load_cases("tool_streams") + load_cases("reasoning_streams")
 
 
 def chunks_of(url: str, **body: Any) -> list[dict[str, Any]]:
@@ -109,6 +112,28 @@ def test_a_streamed_answer_comes_in_pieces_and_only_the_asked_usage(doors: Doors
     assert asked[-1].choices == []
     assert asked[-1].usage is not None
     assert asked[-1].usage.completion_tokens > 0
+
+
+@pytest.mark.parametrize("case", STREAM_CASES, ids=lambda case: case["id"])
+def test_known_streams(doors: Doors, case: dict[str, Any]) -> None:
+    engine = FakeEngine(lambda request: case["output_ids"], chunks=(1, 3))
+    url = doors.url(engine)
+    begun: list[Any] = []
+    if case.get("prefill") == "[THINK]":
+        thought = {"type": "thinking", "thinking": [{"type": "text", "text": "So"}], "closed": False}
+        begun = [{"role": "assistant", "content": [thought], "prefix": True}]
+    body = {"messages": HELLO + begun, "tools": WEATHER, "reasoning_effort": "high"}
+    stream = folded(chunks_of(url, **body))
+    (whole,) = httpx.post(f"{url}/v1/chat/completions", json=body).json()["choices"]
+    expect = case["expect"]
+    for answer in (stream, whole):
+        message = answer["message"]
+        assert (message["content"] or "") == expect["content"]
+        for name in case.get("expect_fields", ["reasoning"]):
+            assert message.get(name, "") == expect["reasoning"]
+        called = [call["function"] for call in message.get("tool_calls", ())]
+        assert [{**call, "arguments": json.loads(call["arguments"])} for call in called] == expect["tool_calls"]
+        assert answer["finish_reason"] == expect["finish_reason"]
 
 
 @pytest.mark.parametrize("pieces", [TWO_CALLS, TWO_CALLS[1:], THOUGHT, ["Hi", "</s>"], ["</s>"], ["Cut off"]])

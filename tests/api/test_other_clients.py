@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -9,10 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
+import yaml
 
 from sparkstral.cli.clients import CLIENTS
+from sparkstral.types import GenerationRequest
 from tests.api.conftest import MODEL, Doors
+from tests.support.fake_engine import FakeEngine, written
+from tests.support.tekken import v15_tokenizer
 
 CALLS = [
     "I look. ",
@@ -36,11 +42,12 @@ def test_litellm(url: str, monkeypatch: pytest.MonkeyPatch, provider: str, strea
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else it asks the internet for prices
     import litellm
 
-    base = f"{url}/v1" if provider == "openai" else url
-    answer: Any = litellm.completion(
-        model=f"{provider}/{MODEL}", api_base=base, api_key="none", stream=stream, max_tokens=200, tools=[TOOL],
-        messages=[{"role": "user", "content": "Weather?"}],
-    )  # fmt: skip
+    how: dict[str, Any] = {"model": f"anthropic/{MODEL}", "api_base": url, "api_key": "none"}
+    if provider == "openai":  # as `sparkstral connect litellm` has it
+        (entry,) = yaml.safe_load(CLIENTS["litellm"].filled(url, MODEL, 4096, "none"))["model_list"]
+        how = entry["litellm_params"]
+    question = {"role": "user", "content": "Weather?"}
+    answer: Any = litellm.completion(**how, stream=stream, max_tokens=200, tools=[TOOL], messages=[question])
     if stream:
         answer = litellm.stream_chunk_builder(list(answer))
     message = answer.choices[0].message
@@ -51,18 +58,21 @@ def test_litellm(url: str, monkeypatch: pytest.MonkeyPatch, provider: str, strea
 
 @pytest.mark.parametrize("provider", ["openai", "openai responses", "anthropic"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_langchain(url: str, provider: str, stream: bool) -> None:
+def test_langchain(doors: Doors, provider: str, stream: bool) -> None:
+    url = doors.url(engine := doors.engine(*CALLS))
     from langchain_anthropic import ChatAnthropic
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_openai import ChatOpenAI
 
     model: Any
-    if provider == "anthropic":
+    if provider == "openai":  # as `sparkstral connect langchain` has it
+        told: dict[str, Any] = {}
+        exec(CLIENTS["langchain"].filled(url, MODEL, 4096, "none"), told)
+        model = told["model"]
+    elif provider == "anthropic":
         model = ChatAnthropic(model=MODEL, base_url=url, api_key="none", max_tokens=200)
     else:
-        model = ChatOpenAI(
-            model=MODEL, base_url=f"{url}/v1", api_key="none", use_responses_api=provider != "openai", store=False
-        )
+        model = ChatOpenAI(model=MODEL, base_url=f"{url}/v1", api_key="none", use_responses_api=True, store=False)
     with_tools = model.bind_tools([TOOL])
     question = HumanMessage("Weather?")
     if stream:
@@ -72,10 +82,67 @@ def test_langchain(url: str, provider: str, stream: bool) -> None:
     else:
         first = with_tools.invoke([question])
     assert [call["args"] for call in first.tool_calls] == TOWNS
-    results = [ToolMessage("rain", tool_call_id=call["id"]) for call in first.tool_calls]
+    results = [
+        ToolMessage(f"rain in {call['args']['town']}", tool_call_id=call["id"]) for call in first.tool_calls
+    ]
     second = with_tools.invoke([question, first, *results])
     assert len(second.tool_calls) == 2
+    prompt = doors.spelled(engine.requests[-1].prompt_token_ids)
+    assert prompt.endswith(
+        "I look."
+        '[TOOL_CALLS]get_weather[ARGS]{"town": "Bergen"}[TOOL_CALLS]get_weather[ARGS]{"town": "Tromsø"}</s>'
+        "[TOOL_RESULTS]rain in Bergen[/TOOL_RESULTS][TOOL_RESULTS]rain in Tromsø[/TOOL_RESULTS]"
+    )
     assert second.usage_metadata["input_tokens"] > 0
+
+
+def test_the_tools_of_an_mcp_server(doors: Doors) -> None:
+    """An agent's loop: tools listed by a server of the Model Context Protocol, called there, results sent back."""
+    from mcp.server.fastmcp import FastMCP
+    from mcp.shared.memory import create_connected_server_and_client_session
+
+    server = FastMCP("weather")
+
+    @server.tool(description="Weather of a town")
+    def get_weather(town: str) -> str:
+        return f"rain in {town}"
+
+    def script(request: GenerationRequest) -> list[int]:
+        has_results = 7 in request.prompt_token_ids  # [TOOL_RESULTS]
+        return written(v15_tokenizer(), *(["It rains in both.", "</s>"] if has_results else CALLS))
+
+    engine = FakeEngine(script)
+    url = doors.url(engine)
+
+    async def main() -> str:
+        async with (
+            create_connected_server_and_client_session(server._mcp_server) as session,
+            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client,
+        ):
+            tools: Any = [
+                {
+                    "type": "function",
+                    "function": {"name": tool.name, "description": tool.description, "parameters": tool.inputSchema},
+                }
+                for tool in (await session.list_tools()).tools
+            ]
+            messages: list[Any] = [{"role": "user", "content": "Weather?"}]
+            while True:
+                answer = await client.chat.completions.create(model=MODEL, messages=messages, tools=tools)
+                message = answer.choices[0].message
+                if not message.tool_calls:
+                    return message.content or ""
+                messages.append(message.model_dump(exclude_none=True))
+                for call in message.tool_calls:
+                    function: Any = call.function  # type: ignore[union-attr]
+                    result: Any = await session.call_tool(function.name, json.loads(function.arguments))
+                    text = "".join(part.text for part in result.content)
+                    messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+
+    assert asyncio.run(main()) == "It rains in both."
+    prompt = doors.spelled(engine.requests[-1].prompt_token_ids)
+    assert "Weather of a town" in prompt
+    assert "[TOOL_RESULTS]rain in Bergen[/TOOL_RESULTS][TOOL_RESULTS]rain in Tromsø[/TOOL_RESULTS]" in prompt
 
 
 def test_llm(doors: Doors, tmp_path: Path) -> None:

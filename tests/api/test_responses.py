@@ -162,6 +162,27 @@ def test_the_talk_goes_on_from_a_response_that_is_kept(doors: Doors, stream: boo
             ask(client, stream, previous_response_id=gone)
 
 
+@BOTH
+@pytest.mark.parametrize("limit", [None, 1])
+def test_an_answer_without_a_word_is_kept_too(doors: Doors, stream: bool, limit: int | None) -> None:
+    client = doors.sdk(doors.engine(*(["</s>"] if limit is None else ["[THINK]", "x", "</s>"])))
+    response = ask(client, stream, **({} if limit is None else {"max_output_tokens": limit}))
+    assert response.output == []
+    assert client.responses.retrieve(response.id).status == ("completed" if limit is None else "incomplete")
+
+
+def test_a_clients_own_ids_of_calls_hold_through_the_talk(doors: Doors) -> None:
+    client = doors.sdk(engine := doors.engine("Hi", "</s>"))
+    call = {"type": "function_call", "call_id": "toolu_Ab-1/é", "name": "get_weather", "arguments": "{}"}
+    first = ask(client, False, input=[{"role": "user", "content": "Weather?"}, call])
+    told = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    answer = post(doors, engine, {"input": [{"role": "user", "content": "Weather?"}, call, told]})
+    assert answer.headers["x-sparkstral-repairs"] == "native_tool_ids"
+    assert "[TOOL_RESULTS]rain" in doors.spelled(engine.requests[-1].prompt_token_ids)
+    ask(client, False, previous_response_id=first.id, input=[told])
+    assert "rain" in doors.spelled(engine.requests[-1].prompt_token_ids)
+
+
 def test_a_response_that_is_not_to_be_kept_is_not(doors: Doors) -> None:
     client = doors.sdk(doors.engine("Hi", "</s>"))
     response = ask(client, False, store=False)

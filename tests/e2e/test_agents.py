@@ -75,6 +75,37 @@ def test_with_anthropics_sdk(demo_url: str, files: Path, stream: bool) -> None:
 
 
 @BOTH
+def test_with_openais_sdk_and_responses(demo_url: str, files: Path, stream: bool) -> None:
+    client = openai.OpenAI(base_url=f"{demo_url}/v1", api_key="none", max_retries=0)
+    tools: Any = [
+        {"type": "function", "name": name, "description": text, "parameters": schema(*argument), "strict": False}
+        for name, (text, *argument) in TOOLS.items()
+    ]
+    body: Any = {"model": SERVED_MODEL_NAME, "temperature": 0, "tools": tools}
+    sent: Any = QUESTION
+    previous, used = None, []
+    for _ in range(3):
+        if stream:
+            with client.responses.stream(**body, input=sent, previous_response_id=previous) as events:
+                list(events)
+                response: Any = events.get_final_response()
+        else:
+            response = client.responses.create(**body, input=sent, previous_response_id=previous)
+        calls = [item for item in response.output if item.type == "function_call"]
+        if not calls:
+            break
+        used += [call.name for call in calls]
+        results = [use(call.name, json.loads(call.arguments), files) for call in calls]
+        sent = [
+            {"type": "function_call_output", "call_id": call.call_id, "output": result}
+            for call, result in zip(calls, results, strict=True)
+        ]
+        previous = response.id
+    assert used == ["list_files", "read_file"]
+    assert "4417" in response.output_text
+
+
+@BOTH
 def test_with_openais_sdk(demo_url: str, files: Path, stream: bool) -> None:
     client = openai.OpenAI(base_url=f"{demo_url}/v1", api_key="none", max_retries=0)
     tools: Any = [

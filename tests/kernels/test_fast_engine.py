@@ -66,7 +66,11 @@ def answers(config: EngineConfig) -> tuple[dict[str, list[int]], list[TokenLogpr
 
 def test_it_says_what_the_plain_engine_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(
-        tiny_config(write_tiny_model(tmp_path)), max_num_seqs=3, max_num_batched_tokens=24, max_model_len=64
+        tiny_config(write_tiny_model(tmp_path)),
+        max_num_seqs=3,
+        max_num_batched_tokens=24,
+        max_model_len=64,
+        speculative="off",
     )
     expected, expected_logprobs, _ = answers(config)
 

@@ -76,5 +76,8 @@ def test_lines_grow_with_what_they_are_for() -> None:
     workspaces, activations, graphs = PLAN.lines(LENGTH)
     assert replace(PLAN, max_num_seqs=64).lines(LENGTH)[0].num_bytes > workspaces.num_bytes
     assert replace(PLAN, max_num_batched_tokens=16384).lines(LENGTH)[1].num_bytes > activations.num_bytes
+    decoded = fast_workspace._DECODED_BYTES
+    assert replace(PLAN, dense="fp8").lines(LENGTH)[1].num_bytes == activations.num_bytes + decoded * 5 // 4
+    assert decoded == fast_mistral4.DECODED_AT_ONCE * 2
     assert replace(PLAN, num_graphs=19).lines(LENGTH)[2].num_bytes > graphs.num_bytes
     assert PLAN.prefill_keys(1 << 18) == fast_workspace._PREFILL_KEYS

@@ -15,10 +15,11 @@ from sparkstral.bench.cases import Case
 from sparkstral.bench.cases.setting import absent_setting, shipped_configs
 from sparkstral.bench.tune import _WORKLOADS, all_workloads, tune, workloads
 from sparkstral.kernels import tuned
-from sparkstral.kernels.candidates import CANDIDATES
+from sparkstral.kernels.candidates import _REJECTED, CANDIDATES, axes_of
 from sparkstral.kernels.tuned import apply_choices, as_json, changed, holds_for, load_tuned
 
 CAPABILITIES = ((9, 0), (12, 1))
+REPOSITORY = Path(__file__).parents[2]
 Config = Mapping[str, Any]
 
 
@@ -140,3 +141,15 @@ def test_workloads_use_the_configuration_that_is_tried() -> None:
     tried = setting.with_config("rope", changed(setting.configs["rope"], {"num_warps": 2}))
     (work,) = workloads(axis, tried)
     assert work.case.prepare.args[0].configs["rope"].num_warps == 2  # type: ignore[attr-defined]
+
+
+def test_what_the_compiler_of_a_gb10_rejects_is_not_tried_there() -> None:
+    """As its report says, which names all of it, and nothing else."""
+    document = json.loads((REPOSITORY / "docs/performance/candidates_sm_121a.json").read_text())
+    failed = {repr((row["operation"], row["changes"])) for row in document["rows"] if row["faults"]}
+    rejected = [(operation, changes) for operation, each in _REJECTED[12, 1].items() for changes in each]
+    assert {repr((operation, as_json(changes))) for operation, changes in rejected} == failed
+    tried = [(axis.operation, changes) for axis in axes_of((12, 1)) for changes in axis.alternatives]
+    everything = [(axis.operation, changes) for axis in CANDIDATES for changes in axis.alternatives]
+    assert len(tried) == len(everything) - len(rejected)
+    assert axes_of((9, 0)) == CANDIDATES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sparkstral.speculative.controller import DraftRecord
+from sparkstral.speculative.controller import DraftRecord, DraftStep
 from sparkstral.speculative.proposer import StepContext
 from sparkstral.types import NewRequest
 from tests.support.context_model import VOCAB_SIZE, greedy_continuation
@@ -30,9 +30,7 @@ class FixedDepth:
 
     def verified(self, record: DraftRecord, num_drafts: int, num_accepted: int) -> None: ...
 
-    def took(
-        self, num_rows: int, num_drafts: int, num_accepted: int, seconds: float, proposing_s: float, num_proposed: int
-    ) -> None: ...
+    def took(self, step: DraftStep) -> None: ...
 
 
 class InformedProposer:

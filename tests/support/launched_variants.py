@@ -17,6 +17,7 @@ from triton.runtime.jit import JITFunction
 
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.model.config import ModelConfig
+from sparkstral.model.fast_batch import MAX_ABSORBED_QUERIES
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
 from sparkstral.runner.compile_worker import weights_without_memory
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
@@ -48,6 +49,19 @@ def random_step(draw: random.Random, limits: FastLimits) -> list[ScheduledReques
             samples = draw.random() < 0.8
             step.append(ScheduledRequest(str(i), (1,) * queries, seq_len - queries, blocks, samples))
     return step
+
+
+def steps_with_drafts(limits: FastLimits) -> list[list[ScheduledRequest]]:
+    """One request and several, with and without a plain one beside them; none where its rows are too few."""
+
+    def request(name: str, queries: int) -> ScheduledRequest:
+        return ScheduledRequest(name, (1,) * queries, 40, (0,) * 2, True, num_drafts=queries - 1)
+
+    if limits.max_num_seqs < MAX_ABSORBED_QUERIES:
+        return []
+    steps = [[request("a", queries)] for queries in range(2, MAX_ABSORBED_QUERIES + 1)]
+    steps += [[request("plain", 1), request("a", 2)], [request("a", 2), request("b", 3), request("c", 3)]]
+    return steps
 
 
 def missing(
@@ -86,6 +100,8 @@ def missing(
         step = random_step(draw, limits)
         if any(len(request.token_ids) > 1 for request in step):
             forward(step, draw.choice(({}, {0: len(step[0].token_ids) - step[0].samples}, all_explained(step))))
+    for step in steps_with_drafts(limits):
+        forward(step, {})
     return launched - in_warm_up
 
 

@@ -194,14 +194,15 @@ def bench_engine(
     does; a row that fails costs no other."""
     begin = time.perf_counter()
     model = plan_load(config.model_path).config
-    is_full_size = model.num_hidden_layers == 36 and model.vocab_size == 131072
+    held = Holding(config.dense, config.kv)
+    # The targets are those of the model as it is stored.
+    is_full_size = model.num_hidden_layers == 36 and model.vocab_size == 131072 and held == Holding()
     report["engine"] = {
         name: str(value) if isinstance(value, Path) else value for name, value in asdict(config).items()
     } | {"model_path": config.model_path.name}  # fmt: skip
     report["sizes"] = asdict(sizes)
     rows = report["rows"] = []
     prompts = Prompts(model.vocab_size)
-    held = Holding(config.dense, config.kv)
     works = work_list(model, sizes, prompts, held)
     works = [work for work in works if not only or any(text in work.name for text in only)]
     total = len(works) + 2

@@ -151,7 +151,6 @@ def measure(
     report |= {
         "checkpoint": folder.name,
         "compared_with": names[0],
-        "loss": float(first.loss.double().mean()),
         "left_out": LEFT_OUT,
         "rows": [
             {"setting": name, "verdict": "ok", "faults": [], **summarize(first, found, texts, tokenizer)}

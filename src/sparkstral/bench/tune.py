@@ -28,7 +28,7 @@ from sparkstral.bench.kernels import require_gpu
 from sparkstral.bench.run import ROTATED_BYTES, compile_in_parallel
 from sparkstral.bench.timing import time_calls
 from sparkstral.errors import ConfigError, SparkstralError
-from sparkstral.kernels.candidates import CANDIDATES, Axis
+from sparkstral.kernels.candidates import Axis, axes_of
 from sparkstral.kernels.tuned import as_json, changed, default_path, holds_for
 
 SECONDS = 90.0
@@ -132,7 +132,7 @@ _WORKLOADS: Mapping[tuple[str, str], Callable[[Setting], _Named]] = {
 def all_workloads(s: Setting) -> list[Case]:
     """Of every axis under the shipped configuration and under each alternative: what there is to compile."""
     found = []
-    for axis in CANDIDATES:
+    for axis in axes_of(s.capability):
         for changes in ({}, *axis.alternatives):
             tried = s.with_config(axis.operation, changed(s.configs[axis.operation], changes))
             found += [each.case for each in workloads(axis, tried)]
@@ -153,7 +153,8 @@ def tune(
     deadline = time.perf_counter() + seconds
     choices: dict[str, dict[str, Any]] = {}
     rows = []
-    for number, axis in enumerate(CANDIDATES, 1):
+    axes = axes_of(s.capability)
+    for number, axis in enumerate(axes, 1):
         row: dict[str, Any] = {"operation": axis.operation, "axis": axis.name}
         rows.append(row)
         if time.perf_counter() > deadline:
@@ -162,7 +163,7 @@ def tune(
             s, changes = _tune_axis(axis, s, row, measure, deadline)
             if changes:
                 choices.setdefault(axis.operation, {}).update(changes)
-        print(f"{number}/{len(CANDIDATES)} {axis.operation}: {axis.name}  {row['verdict']}", flush=True)
+        print(f"{number}/{len(axes)} {axis.operation}: {axis.name}  {row['verdict']}", flush=True)
     return choices, rows
 
 

@@ -37,7 +37,8 @@ def native_id(client_id: str) -> str:
 
 
 class NativeIds:
-    """The native ids of one request's calls. There is no way back: an answer holds new calls, with ids of ours."""
+    """The native ids of one request's calls. No way back is needed: an answer names new calls only, with ids of ours,
+    and what is kept of a talk keeps the client's."""
 
     def __init__(self) -> None:
         self._given: set[str] = set()

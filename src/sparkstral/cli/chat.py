@@ -17,7 +17,7 @@ from rich.console import Console
 
 from sparkstral.cli import options
 from sparkstral.cli.local_server import local_server
-from sparkstral.cli.model_folder import resolve_model
+from sparkstral.cli.model_folder import with_model
 from sparkstral.cli.text import read_json_file, read_stdin, require_text
 from sparkstral.errors import ConfigError
 from sparkstral.evals.endpoint import Endpoint, EndpointError
@@ -76,7 +76,8 @@ def chat(
     if url is not None:
         talk(url)
     else:
-        with local_server(options.engine_config(resolve_model(model), device=device, kernels=kernels)) as server_url:
+        config = options.engine_config(Path(model), device=device, kernels=kernels)
+        with local_server(with_model(config, model)) as server_url:
             talk(server_url)
 
 

@@ -1,13 +1,17 @@
 """Settings of programs that talk to a server like this one, as texts with gaps.
 
 Owns what each program wants to be told, and where. In a text, {url} is the server's address, {model} the served name,
-{length} the context in tokens, {most} what one answer should not exceed, {key} the key. Sources: the programs' own
+{length} the context in tokens, {most} what one answer should not exceed, {key} the key, {authorization} the header with
+it and {body} a request; each is quoted as the text's kind of file has it, so that no name or key can be more than that.
+In files of all kinds but shells' and people's, a gap of a text stands in double quotes. Sources: the programs' own
 documentation as of November 2026. Tests run curl, LangChain, LiteLLM and llm with these settings, and no others.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from dataclasses import dataclass
 
 
@@ -22,11 +26,30 @@ class ClientSettings:
     note: str = ""
 
     def filled(self, url: str, model: str, length: int, key: str) -> str:
-        values = {"{url}": url, "{model}": model, "{length}": str(length), "{most}": str(length // 4), "{key}": key}
-        text = self.text
-        for gap, value in values.items():
-            text = text.replace(gap, value)
-        return text
+        body = {"model": model, "messages": [{"role": "user", "content": "Say hello."}]}
+        values = {
+            "url": url,
+            "model": model,
+            "length": str(length),
+            "most": str(length // 4),
+            "key": key,
+            "authorization": f"Authorization: Bearer {key}",
+            "body": json.dumps(body),
+        }
+        return re.sub(r"\{(\w+)\}", lambda gap: _quoted(values[gap[1]], self.kind), self.text)
+
+    def placed(self, key: str) -> str:
+        """`place`, which may hold a command with the key."""
+        return self.place.replace("{key}", shlex.quote(key))
+
+
+def _quoted(value: str, kind: str) -> str:
+    """`value` as it stands in a shell's command, in the double quotes of the other kinds, or before people's eyes."""
+    if kind == "text":
+        return value
+    if kind == "sh":
+        return shlex.quote(value)
+    return json.dumps(value, ensure_ascii=False)[1:-1].replace("\x7f", "\\u007f")
 
 
 _OPENCODE = {
@@ -135,11 +158,11 @@ name: sparkstral
 version: 1.0.0
 schema: v1
 models:
-  - name: {model}
+  - name: "{model}"
     provider: openai
-    model: {model}
-    apiBase: {url}/v1
-    apiKey: {key}
+    model: "{model}"
+    apiBase: "{url}/v1"
+    apiKey: "{key}"
     roles: [chat, edit, apply]
     capabilities: [tool_use]
     defaultCompletionOptions:
@@ -165,11 +188,11 @@ open-webui serve --port 3000
         "yaml",
         """\
 model_list:
-  - model_name: {model}
+  - model_name: "{model}"
     litellm_params:
-      model: openai/{model}
-      api_base: {url}/v1
-      api_key: {key}
+      model: "openai/{model}"
+      api_base: "{url}/v1"
+      api_key: "{key}"
     model_info:
       max_input_tokens: {length}
       supports_function_calling: true
@@ -193,8 +216,8 @@ print(model.invoke("Say hello.").content)
         "yaml",
         """\
 - model_id: sparkstral
-  model_name: {model}
-  api_base: {url}/v1
+  model_name: "{model}"
+  api_base: "{url}/v1"
   api_key_name: sparkstral
   supports_tools: true
   supports_schema: true
@@ -208,8 +231,8 @@ print(model.invoke("Say hello.").content)
         """\
 curl {url}/v1/chat/completions \\
   -H 'Content-Type: application/json' \\
-  -H 'Authorization: Bearer {key}' \\
-  -d '{"model": "{model}", "messages": [{"role": "user", "content": "Say hello."}]}'
+  -H {authorization} \\
+  -d {body}
 """,
     ),
 }

@@ -36,7 +36,7 @@ def connect(
     model, length = _served_model(url, api_key)
     settings = CLIENTS[client]
     key = api_key or NO_KEY
-    text, place = settings.filled(url, model, length, key), settings.place.replace("{key}", key)
+    text, place = settings.filled(url, model, length, key), settings.placed(key)
     if as_json:
         print(json.dumps({"client": client, "place": place, "text": text, "note": settings.note}))
         return

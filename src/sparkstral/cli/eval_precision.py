@@ -72,6 +72,7 @@ def precision(
     pass keys and tool calls (of the demo all its skills) through a server with each. Exit code 1 if a setting that
     serving has loses a bar that the stored numbers meet."""
     document = _in_process(model, list(SETTINGS), length, text, device)
+    document["command"] = ["sparkstral", *sys.argv[1:]]  # as it was typed: the file is for others, too
     plot = output.with_suffix(".svg")
     plot.write_text(document.pop("plot_svg"), encoding="utf-8")
     document["plot"] = plot.name
@@ -95,7 +96,8 @@ def _in_process(
     for flag, values in (("--setting", names), ("--length", lengths), ("--text", texts)):
         for value in values or ():
             arguments += [flag, str(value)]
-    return run_measured("sparkstral.bench.precision", arguments)[0]
+    document = run_measured("sparkstral.bench.precision", arguments)[0]
+    return {**document, "checkpoint": "demo"} if model == "demo" else document
 
 
 def _ask_all(

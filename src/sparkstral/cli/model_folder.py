@@ -87,6 +87,11 @@ def _is_whole(folder: Path) -> bool:
     return True
 
 
+def with_model(config: EngineConfig, model: str) -> EngineConfig:
+    """`config` for what `model` means; a model of the Hub that it has no memory for is not downloaded."""
+    return replace(config, model_path=resolve_model(model, refuse_by_plan(config)))
+
+
 def refuse_by_plan(config: EngineConfig) -> Check:
     """A check that plans the memory exactly as the engine's start will. Raises what that would raise."""
 

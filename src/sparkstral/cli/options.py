@@ -48,11 +48,8 @@ class Speculative(StrEnum):
 SpeculativeChoice = Annotated[
     Speculative,
     typer.Option(
-        "--speculative", help="Who guesses tokens ahead; answers stay the same. auto: a draft head if there is one."
+        "--speculative", help="Who guesses tokens ahead; answers stay the same. auto: prompt-lookup; eagle: not yet."
     ),
-]
-DraftModel = Annotated[
-    Path | None, typer.Option("--draft-model", help="The folder of a draft head. Default: eagle/ in MODEL's folder.")
 ]
 MaxDraftTokens = Annotated[
     int,
@@ -172,7 +169,6 @@ def engine_config(
     kv_dir: Path | None = None,
     kv_dir_size: str | None = None,
     speculative: Speculative = Speculative.auto,
-    draft_model: Path | None = None,
     max_draft_tokens: int = MAX_DRAFT_TOKENS,
     threads: int | None = None,
 ) -> EngineConfig:
@@ -195,7 +191,6 @@ def engine_config(
         max_model_len=max_model_len,
         max_slowdown=max_slowdown or None,
         speculative=speculative.value,
-        draft_model_path=draft_model,
         max_draft_tokens=max_draft_tokens,
         **{name: value for name, value in given.items() if value is not None},
     )

@@ -47,7 +47,7 @@ def show_startup(client: EngineClient, *, quiet: bool = False) -> None:
 
 def _left(client: EngineClient, status: EngineStatus) -> str:
     left_s = seconds_left(status, client.phase_age_s())
-    return "" if left_s is None else f"({format_seconds(max(1.0, left_s))} left)"
+    return "" if left_s is None or left_s < 1 else f"({format_seconds(left_s)} left)"
 
 
 def _settled(status: EngineStatus) -> bool:

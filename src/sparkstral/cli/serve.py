@@ -26,7 +26,7 @@ from sparkstral.api.connection import PatientConnection
 from sparkstral.api.door import is_loopback
 from sparkstral.chat.tokenizer import ChatTokenizer
 from sparkstral.cli import options
-from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
+from sparkstral.cli.model_folder import with_model
 from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
@@ -68,7 +68,6 @@ def serve(
     device: options.DeviceChoice = options.Device.auto,
     kernels: options.KernelsChoice = options.Kernels.auto,
     speculative: options.SpeculativeChoice = options.Speculative.auto,
-    draft_model: options.DraftModel = None,
     max_draft_tokens: options.MaxDraftTokens = MAX_DRAFT_TOKENS,
     threads: options.Threads = None,
     drain_s: Annotated[
@@ -105,11 +104,9 @@ def serve(
         kv_dir=kv_dir,
         kv_dir_size=kv_dir_size,
         speculative=speculative,
-        draft_model=draft_model,
         max_draft_tokens=max_draft_tokens,
         threads=threads,
     )
-    engine_config = replace(engine_config, model_path=resolve_model(model, refuse_by_plan(engine_config)))
     server_config = ServerConfig(
         host=host,
         port=port,
@@ -121,7 +118,7 @@ def serve(
         strict_history=strict_history,
     )
     warn_of_open_doors(server_config)
-    engine_config = replace(engine_config, port=port)
+    engine_config = with_model(replace(engine_config, port=port), model)  # after all that could be refused
     tokenizer = ChatTokenizer.load(engine_config.model_path)
     listener = _listen(host, port)
     client = ProcessEngineClient(engine_config, log_style)

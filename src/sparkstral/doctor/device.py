@@ -32,7 +32,10 @@ def main() -> None:
     if "gpu" in facts:
         from sparkstral.bench.timing import probe_bandwidth
 
-        facts["bandwidth_bytes_per_s"] = probe_bandwidth().read_bytes_per_s
+        try:
+            facts["bandwidth_bytes_per_s"] = probe_bandwidth().read_bytes_per_s
+        except RuntimeError as error:  # its memory is full, say: what else was found must not be lost
+            facts["failure"] = f"the bandwidth could not be measured: {str(error).splitlines()[0]}"
     print(json.dumps(facts))
 
 

@@ -138,7 +138,7 @@ def check_kernel_cache(machine: Machine) -> Check:
 def check_bandwidth(machine: Machine) -> Check:
     name, facts = "memory bandwidth", machine.device
     if facts.bandwidth_bytes_per_s is None:
-        return absent(name, "no GPU to measure it with")
+        return absent(name, (facts.gpu and facts.failure) or "no GPU to measure it with")
     found = f"{facts.bandwidth_bytes_per_s / 1e9:,.0f} GB/s read on {facts.gpu}"
     if facts.capability != GB10:
         return ok(name, found)

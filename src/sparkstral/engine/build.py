@@ -77,10 +77,13 @@ def build_engine(
     report(EnginePhase.LOADING)
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
-    device, dtype, load_plan, fast, memory_plan = prepare(config)
+    if config.speculative == "eagle":
+        raise ConfigError(
+            "--speculative eagle: a draft head cannot be served yet. Use --speculative prompt-lookup, which needs no "
+            "weights, or --speculative off."
+        )
     speculative = "prompt-lookup" if config.speculative == "auto" else config.speculative
-    if fast is not None:
-        speculative = "off"
+    device, dtype, load_plan, fast, memory_plan = prepare(config)
     require(memory_plan, config, device)
     logger.info("memory plan:\n%s", memory_plan.table())
     model_config = load_plan.config
@@ -109,6 +112,8 @@ def build_engine(
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_model_len=memory_plan.max_model_len,
             vocab_size=model_config.vocab_size,
+            max_sampled_rows=config.max_num_batched_tokens if fast is None else fast.max_rows,
+            drafts_for_changed_logits=fast is None,  # the kernels note every sampled token
             max_slowdown=config.max_slowdown,
         ),
         cache,
@@ -124,7 +129,7 @@ def build_engine(
         if fast is not None:
             fast_model = fast.make_model(weights, memory_plan.max_model_len)
             del weights  # the model has taken them over, or has them in another form
-            fast_runner = fast.make_runner(fast_model, memory_plan.num_blocks, grammars.compiled)
+            fast_runner = fast.make_runner(fast_model, memory_plan.num_blocks, grammars.compiled, proposer)
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
             runner, latent_pool = fast_runner, fast_runner.latent_pool
             measured = fast.measure(fast_runner)

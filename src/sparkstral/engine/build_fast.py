@@ -32,6 +32,7 @@ from sparkstral.runner.held import held_bytes, reserved_bytes, split_shared_expe
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.warm_up import ReportProgress, warm_up
 from sparkstral.runner.warm_up_steps import prompt_steps
+from sparkstral.speculative.proposer import Proposer
 from sparkstral.structured.matcher import CompiledGrammar
 from sparkstral.types import GrammarSpec
 
@@ -58,6 +59,8 @@ class FastParts:
         if any(form is not Form.NVFP4 for slot, form in load_plan.forms.items() if "expert" in slot):
             raise ConfigError(NOT_STACKED)
         self._config = config
+        # Drafts of a request that is served alone need rows too.
+        self.max_rows = max(config.max_num_seqs, 0 if config.speculative == "off" else config.max_draft_tokens + 1)
         self._load_plan = load_plan
         self._kernels = kernels
         self._device = device
@@ -76,8 +79,9 @@ class FastParts:
             ),
             dtype_bytes=dtype.itemsize,
             max_num_batched_tokens=config.max_num_batched_tokens,
-            max_num_seqs=config.max_num_seqs,
-            num_graphs=len(decode_sizes(config.max_num_seqs)),
+            max_num_seqs=self.max_rows,
+            num_graphs=len(decode_sizes(self.max_rows)),
+            dense=config.dense,
         )
 
     def held_lines(self) -> tuple[PlanLine, ...]:
@@ -85,7 +89,7 @@ class FastParts:
 
     def limits(self, max_model_len: int) -> FastLimits:
         return FastLimits(
-            max_num_seqs=self._config.max_num_seqs,
+            max_num_seqs=self.max_rows,
             max_positions=max_model_len,
             prefill_keys=self.workspace.prefill_keys(max_model_len),
             prefill_tokens=self._config.max_num_batched_tokens,
@@ -116,7 +120,11 @@ class FastParts:
         )
 
     def make_runner(
-        self, model: FastMistral4, num_blocks: int, compiled_grammar: Callable[[GrammarSpec], CompiledGrammar]
+        self,
+        model: FastMistral4,
+        num_blocks: int,
+        compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
+        proposer: Proposer | None,
     ) -> FastRunner:
         config, model_config, device = self._config, self._load_plan.config, self._device
         if device.type == "cuda":
@@ -124,7 +132,7 @@ class FastParts:
         pool = allocate_latent_pool(
             model_config.num_hidden_layers, num_blocks, config.block_size_tokens, device, self._dtype, config.kv
         )
-        runner = FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size)
+        runner = FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, proposer)
         self._gap_bytes = reserved_bytes(device) - sum(held_bytes({"runner": runner}).values())
         self._beside_bytes = taken_now(device).beside_bytes
         return runner

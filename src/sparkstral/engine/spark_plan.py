@@ -62,6 +62,7 @@ def plan_spark(facts: ModelFacts, target: Target) -> SparkPlan:
             max_num_batched_tokens=max(DEFAULT_MAX_NUM_BATCHED_TOKENS, max_num_seqs + 1),
             max_num_seqs=max_num_seqs,
             num_graphs=len(decode_sizes(max_num_seqs)),
+            dense=holding.dense,
         )
         fixed = (
             *held_lines(config, facts.forms, holding, facts.source),

@@ -35,7 +35,7 @@ from triton.runtime.jit import MockTensor
 
 from sparkstral.errors import ConfigError
 from sparkstral.kernels import pack
-from sparkstral.kernels.candidates import CANDIDATES
+from sparkstral.kernels.candidates import axes_of
 from sparkstral.kernels.kernel_spec import KernelSpec
 from sparkstral.kernels.tuned import as_json, changed
 
@@ -208,10 +208,10 @@ def shipped_tasks(capability: int, chosen: Sequence[str] = ()) -> list[_Task]:
 
 
 def candidate_tasks(capability: int, chosen: Sequence[str] = ()) -> list[_Task]:
-    """The variants of kernels/candidates that are not shipped, each once."""
+    """The variants that `tune` may choose and that are not shipped, each once."""
     found = []
     seen = {_identity(spec) for _, spec in all_specs(capability)}
-    for axis in CANDIDATES:
+    for axis in axes_of(divmod(capability, 10)):
         if chosen and axis.operation not in chosen:
             continue
         for changes in axis.alternatives:

@@ -1,13 +1,13 @@
 """The configurations that `sparkstral tune` may choose from, beside each kernel's CONFIGS.
 
-Data alone: an axis is one decision, its alternatives are changes of the shipped configuration, by dotted path. Those
-that do not fit a device (shared memory) fail there and are passed over. Workloads are bench/tune's business.
+Data alone: an axis is one decision, its alternatives are changes of the shipped configuration, by dotted path. What a
+device's compiler is known to reject is left out for it. Workloads are bench/tune's business.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sparkstral.kernels.mla_decode.triton_kernel import RowTile
@@ -111,3 +111,39 @@ CANDIDATES = (
         {"few": FewProgram(rows, warps, 4)} for rows, warps in ((8, 4), (16, 4), (32, 8))
     )),
 )  # fmt: skip
+
+# By capability, of an operation: too much shared memory, or registers that spill, as `sparkstral kernels build
+# --all-candidates` finds (docs/performance/candidates_sm_121a.json, Triton 3.9.0).
+_REJECTED: Mapping[tuple[int, int], Mapping[str, tuple[Mapping[str, Any], ...]]] = {
+    (12, 1): {
+        "moe_experts": (
+            {"few.down_tokens": FewProgram(16, 4, 4)},
+            {"few.down_tokens": FewProgram(16, 4, 2)},
+            _both(1, 128, 128, 64, 4, 3),
+            _both(1, 128, 256, 64, 8, 3),
+            _both(1, 128, 128, 128, 8, 2),
+        ),
+        "bf16_linear": (
+            {"rows": 128, "depth": 64, "num_stages": 7}, {"depth": 256, "num_stages": 3}, {"num_stages": 6},
+        ),
+        "mla_decode": (
+            {"max_splits": 32}, {"single": RowTile(32, 64, 8, 5)}, {"single": RowTile(64, 64, 8, 5)},
+        ),
+        "mla_prefill": tuple(
+            {"queries": queries, "keys": keys, "num_warps": warps, "num_stages": stages}
+            for queries, keys, warps, stages in ((64, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 4, 3))
+        ),
+        "sampling": ({"stretch": 8192}, {"choose_num_warps": 32}),
+    }
+}  # fmt: skip
+
+
+def axes_of(capability: tuple[int, int]) -> tuple[Axis, ...]:
+    """CANDIDATES without what the device's compiler rejects."""
+    rejected = _REJECTED.get(capability, {})
+    return tuple(
+        replace(axis, alternatives=tuple(
+            each for each in axis.alternatives if each not in rejected.get(axis.operation, ())
+        ))
+        for axis in CANDIDATES
+    )  # fmt: skip

@@ -19,13 +19,14 @@ from sparkstral.model.config import (
     V_HEAD_DIM,
     ModelConfig,
 )
-from sparkstral.types import MAX_BIASED_TOKENS, MAX_TOP_LOGPROBS
+from sparkstral.types import MAX_BIASED_TOKENS, MAX_TOP_LOGPROBS, Precision
 from sparkstral.units import MiB
 
 _PREFILL_KEYS = 16_384  # expanded at once, 13 KB each: longer contexts are walked in pieces, at little cost
 # Of one pass through the experts, 61 KB each: the more tokens an expert sees, the less its tiles are padding and the
 # less often its weights are decoded. On an H200, 2026-12-02: 8,192 tokens take 6.6 ms a layer at once, 8.0 in halves.
 _MOE_TOKENS = 16_384
+_DECODED_BYTES = 32 * MiB  # a weight in FP8, or a piece of the head, for a product with many rows
 _BUCKETS = 2_048  # of a row's histogram, kernels/sampling
 _PROMPT_LOGITS = 32  # rows, of a prompt whose log probabilities are wanted, runner/logprobs
 _ITEM_TOKENS, _ITEM_FIELDS, _BLOCK_TOKENS = 4, 16, 64  # kernels/moe_route
@@ -58,6 +59,7 @@ class FastWorkspace:
     max_num_batched_tokens: int
     max_num_seqs: int
     num_graphs: int  # of decode sizes
+    dense: Precision = "bf16"
 
     def prefill_keys(self, max_model_len: int) -> int:
         return min(_PREFILL_KEYS, max(max_model_len, self.max_num_batched_tokens))
@@ -157,4 +159,5 @@ class FastWorkspace:
         tokens = self.max_num_batched_tokens * (token * self.dtype_bytes + 4 * QK_ROPE_HEAD_DIM + 40)
         absorbed = self.max_num_seqs * heads * LATENT_WIDTH * self.dtype_bytes
         logits = max(self.max_num_seqs, _PROMPT_LOGITS) * model.vocab_size * (4 + self.dtype_bytes)
-        return (tokens + absorbed + 2 * logits) * 5 // 4 + 96 * MiB
+        decoded = _DECODED_BYTES if self.dense == "fp8" else 0
+        return (tokens + absorbed + 2 * logits + decoded) * 5 // 4 + 96 * MiB

@@ -74,7 +74,8 @@ def build_fast_batch(
     previous: Tensor,
     explained: Mapping[int, int] = NOTHING_EXPLAINED,
 ) -> tuple[FastBatch, tuple[int, ...]]:
-    """The batch, and which request (as an index into `scheduled`) each of its first rows of logits belongs to.
+    """The batch, and which request (as an index into `scheduled`) each of its first rows of logits belongs to: one row
+    for the last known token, and one more for each draft, in their order.
 
     `sources` says of a request whose last token no host has seen which element of `previous` holds it. Of requests in
     `explained` the rows of so many first tokens follow, in its order."""
@@ -99,8 +100,13 @@ def build_fast_batch(
         positions[rows] = np.arange(part.num_computed_tokens, part.num_computed_tokens + count)
         blocks = np.asarray(part.block_ids, dtype=np.int64)[positions[rows] // shape.block_size_tokens]
         slots[rows] = blocks * shape.block_size_tokens + positions[rows] % shape.block_size_tokens
-    sampling = tuple(request for request in requests if scheduled[request].samples)
-    rows_of_logits = [begin_of[r] + num_queries[r] - 1 for r in sampling]
+    sampling: list[int] = []
+    rows_of_logits: list[int] = []
+    for request in requests:
+        if scheduled[request].samples:
+            end, count = begin_of[request] + num_queries[request], 1 + scheduled[request].num_drafts
+            rows_of_logits += range(end - count, end)
+            sampling += [request] * count
     for request, count in explained.items():
         rows_of_logits += range(begin_of[request], begin_of[request] + count)
     logits_rows = np.array(rows_of_logits, dtype=np.int64)
@@ -157,7 +163,7 @@ def build_fast_batch(
         expanded=expanded,
         logits_rows=of_logits,
     )
-    return batch, sampling
+    return batch, tuple(sampling)
 
 
 def _tables(scheduled: Sequence[ScheduledRequest], requests: Sequence[int]) -> NDArray[np.int32]:

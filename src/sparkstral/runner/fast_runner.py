@@ -3,16 +3,17 @@
 Owns the step's buffers, graphs and what each request's sampling remembers; must not know queues, blocks' owners or
 text. Between the two calls nothing waits for the device, and the next step may be submitted before the last one is
 collected: a token that the host has not seen yet (UNSEEN in the plan) is read on the device. Steps of one token a
-request are CUDA graphs; steps with chunks of prompts are launched kernel by kernel.
+request are CUDA graphs; steps with chunks of prompts or with drafts are launched kernel by kernel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -27,11 +28,14 @@ from sparkstral.runner.decode_graphs import DecodeGraphs
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.logprobs import ROWS_AT_ONCE, ExplainedPrompt, LogprobRows, PromptLogprobs
 from sparkstral.runner.model_runner import DeviceError
+from sparkstral.runner.proposing import propose, tell_proposer
 from sparkstral.runner.request_records import RequestRecords
-from sparkstral.runner.request_state import RequestState, RequestStates, grammar_failure
+from sparkstral.runner.request_state import RequestState, RequestStates, drafts_of, grammar_failure
 from sparkstral.runner.step_buffers import StepBuffers
 from sparkstral.sampling.logprobs import read_logprobs
 from sparkstral.sampling.sampler import FAILURES, divisor, draw_uniform, fill_mask
+from sparkstral.speculative.proposer import Proposer, StepContext
+from sparkstral.speculative.rejection import accepted
 from sparkstral.structured.matcher import CompiledGrammar, GrammarError
 from sparkstral.types import (
     UNSEEN,
@@ -56,10 +60,21 @@ class FastModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SampledRequest:
+    """Whose tokens are in which rows: behind its last known token, and behind each of its drafts."""
+
+    rows: tuple[int, ...]  # where the grammar does not allow a draft they end
+    request_id: str
+    state: RequestState
+    drafts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PendingStep:
     """A step that was launched."""
 
-    rows: tuple[tuple[int, str, RequestState], ...]  # of the sampled tokens that are wanted
+    scheduled: tuple[ScheduledRequest, ...]
+    sampled: tuple[SampledRequest, ...]  # those whose tokens are wanted
     failures: dict[str, Failure]  # of requests for which nothing is sampled
     turn: int | None  # of the buffers; None: nothing was launched
     prompts: tuple[ExplainedPrompt, ...] = ()
@@ -83,6 +98,7 @@ class FastRunner:
         base_seed: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
         vocab_size: int,
+        proposer: Proposer | None = None,
     ) -> None:
         """`latent_pool` (runner/latent_pool) is on the model's device."""
         limits, kernels = model.limits, model.kernels
@@ -105,6 +121,7 @@ class FastRunner:
             limits.prefill_tokens, model.logits, self._logprobs_workspace, kernels, device
         )
         self.graphs = DecodeGraphs(model.forward, self._sample, latent_pool, self._buffers)
+        self._proposer = proposer
         self._decode_rows: list[str] = []  # who had which row in the last decode step
         self._last_rows: dict[str, int] = {}  # where the last step's token of each request is
         self._at_ready: dict[str, int] | None = None
@@ -123,9 +140,10 @@ class FastRunner:
         """Launch `step`; `MAX_IN_FLIGHT` steps may be uncollected at once. A request whose last token is UNSEEN must
         have sampled in the step before, and may have no grammar. Raises `DeviceError` if the device is lost."""
         failures = self._states.begin_step(step)
+        tell_proposer(self._proposer, step)
         self._records.forget((*step.finished_request_ids, *(request.request_id for request in step.new_requests)))
         if not step.scheduled:
-            return PendingStep((), failures, None)
+            return PendingStep((), (), failures, None)
         found = (
             ExplainedPrompt.of(i, request, self._states.get(request.request_id))
             for i, request in enumerate(step.scheduled)
@@ -146,22 +164,28 @@ class FastRunner:
         with _device_errors():
             token_ids, status = self._buffers.wait(pending.turn)
         rows_of_logprobs = self._logprobs.host(pending.turn)
-        for row, request_id, state in pending.rows:
-            if status[row]:
-                failures[request_id] = FAILURES[status[row]]
+        for each in pending.sampled:
+            state = each.state
+            choices = [FAILURES[status[row]] if status[row] else token_ids[row] for row in each.rows]
+            taken = accepted(each.drafts, choices)
+            if isinstance(taken, Failure):
+                failures[each.request_id] = taken
                 continue
-            token_id = token_ids[row]
-            state.output_token_ids.append(token_id)
-            if state.params.num_logprobs is not None:
-                logprobs[request_id] = (read_logprobs(rows_of_logprobs[row], token_id, state.params.num_logprobs),)
+            state.output_token_ids += taken
+            state.num_output_tokens += len(taken) - 1  # the first was counted when the step was launched
+            if (num_top := state.params.num_logprobs) is not None:
+                logprobs[each.request_id] = tuple(
+                    read_logprobs(rows_of_logprobs[row], token_id, num_top)
+                    for row, token_id in zip(each.rows, taken, strict=False)
+                )
             try:
-                if state.matcher is not None and token_id not in state.params.stop_token_ids:
-                    state.matcher.advance(token_id)
-                sampled[request_id] = (token_id,)
+                state.advance(taken)
+                sampled[each.request_id] = taken
             except GrammarError as error:
-                failures[request_id] = grammar_failure(error)
+                failures[each.request_id] = grammar_failure(error)
         explained = self._prompt_logprobs.read(pending.prompts, pending.turn)
-        return ModelRunnerOutput(sampled, failures, logprobs, explained)
+        result = ModelRunnerOutput(sampled, failures, logprobs, explained)
+        return propose(self._proposer, StepContext(pending.scheduled, sampled), result)
 
     def mark_ready(self) -> None:
         """From here on nothing is allocated on the device; see `growth_since_ready`."""
@@ -192,14 +216,14 @@ class FastRunner:
             arrays["slots"][row] = request.block_ids[position // block_size] * block_size + position % block_size
             arrays["seq_lens"][row] = position + 1
             self._buffers.send_table(row, request.block_ids)
-        sampling_rows = [(row, request) for row, request in placed if request.samples]
+        sampling_rows = [((row,), request) for row, request in placed if request.samples]
         wanted = self._fill_parameters(arrays, sampling_rows, failures)
         with_more = self._fill_more(arrays, wanted)
         self._buffers.send_inputs()
         self.graphs.forward(size)
-        self._send_masks(wanted, arrays["mask_rows"], failures)
+        wanted = self._send_masks(wanted, arrays["mask_rows"], failures)
         self.graphs.sample(size, with_more)
-        return self._pending(wanted, sampling_rows, failures, with_more)
+        return self._pending(scheduled, wanted, sampling_rows, failures, with_more)
 
     def _place(self, scheduled: Sequence[ScheduledRequest]) -> list[int]:
         """A row for each request: the one it had, if it is among the first, so that its block table need not move."""
@@ -217,7 +241,7 @@ class FastRunner:
         self._decode_rows = sorted(row_of, key=row_of.__getitem__)
         return [row_of[request.request_id] for request in scheduled]
 
-    # ---- steps with chunks of prompts ----------------------------------------------------------------------
+    # ---- steps with chunks of prompts or drafts ----------------------------------------------------------------------
 
     def _submit_prompts(
         self,
@@ -235,88 +259,100 @@ class FastRunner:
             {prompt.index: len(prompt.next_ids) for prompt in prompts},
         )  # fmt: skip
         arrays = self._buffers.begin()
-        sampling_rows = [(row, scheduled[index]) for row, index in enumerate(sampling_requests)]
+        rows_of: dict[int, tuple[int, ...]] = {}
+        for row, index in enumerate(sampling_requests):
+            rows_of[index] = (*rows_of.get(index, ()), row)
+        sampling_rows = [(rows, scheduled[index]) for index, rows in rows_of.items()]
         wanted = self._fill_parameters(arrays, sampling_rows, failures)
         with_more = self._fill_more(arrays, wanted)
         self._buffers.send_inputs()
         hidden = self._model.hidden(batch, self.latent_pool)
         if sampling_rows:
-            logits = self._model.logits(hidden[: len(sampling_rows)])
-            self._send_masks(wanted, arrays["mask_rows"], failures)
+            logits = self._model.logits(hidden[: len(sampling_requests)])
+            wanted = self._send_masks(wanted, arrays["mask_rows"], failures)
             self._sample(logits, with_more)
         if prompts:
-            self._prompt_logprobs.explain(hidden[len(sampling_rows) :], prompts, self._buffers.turn)
-        return self._pending(wanted, sampling_rows, failures, with_more, prompts)
+            self._prompt_logprobs.explain(hidden[len(sampling_requests) :], prompts, self._buffers.turn)
+        return self._pending(scheduled, wanted, sampling_rows, failures, with_more, prompts)
 
     # ---- sampling ------------------------------------------------------------------------------------------
 
     def _fill_parameters(
         self,
         arrays: dict[str, NDArray[Any]],
-        rows: Sequence[tuple[int, ScheduledRequest]],
+        sampling_rows: Sequence[tuple[tuple[int, ...], ScheduledRequest]],
         failures: dict[str, Failure],
-    ) -> list[tuple[int, str, RequestState]]:
-        """How each row chooses its token; the rows whose token is wanted."""
+    ) -> list[SampledRequest]:
+        """How each row chooses its token, as if the drafts before it were tokens; whose tokens are wanted."""
         wanted = []
         num_masks = 0
-        for row, request in rows:
+        for rows, request in sampling_rows:
             if request.request_id in failures:
                 continue
             state = self._states[request.request_id]
-            params = state.params.at(state.num_output_tokens)
-            if (temperature := divisor(params)) > 0:
-                arrays["temperature"][row] = temperature
-                arrays["top_k"][row] = params.top_k
-                arrays["top_p"][row] = params.top_p
-                arrays["min_p"][row] = params.min_p
-                arrays["uniform"][row] = draw_uniform(state.seed, state.num_output_tokens)
-            if state.matcher is not None or params.banned_token_ids:
-                arrays["mask_rows"][row] = num_masks
-                num_masks += 1
-            wanted.append((row, request.request_id, state))
+            for position, row in enumerate(rows, start=state.num_output_tokens):
+                params = state.params.at(position)
+                if (temperature := divisor(params)) > 0:
+                    arrays["temperature"][row] = temperature
+                    arrays["top_k"][row] = params.top_k
+                    arrays["top_p"][row] = params.top_p
+                    arrays["min_p"][row] = params.min_p
+                    arrays["uniform"][row] = draw_uniform(state.seed, position)
+                if state.matcher is not None or params.banned_token_ids:
+                    arrays["mask_rows"][row] = num_masks
+                    num_masks += 1
+            wanted.append(SampledRequest(rows, request.request_id, state, drafts_of(request)))
         return wanted
 
-    def _fill_more(self, arrays: dict[str, NDArray[Any]], wanted: Sequence[tuple[int, str, RequestState]]) -> bool:
+    def _fill_more(self, arrays: dict[str, NDArray[Any]], wanted: Sequence[SampledRequest]) -> bool:
         """What rows ask for beside the choice: changed logits, log probabilities. Whether any does."""
         with_more = False
-        sampling_now = {request_id for _, request_id, _ in wanted}
-        for row, request_id, state in wanted:
-            params = state.params
-            if params.changes_logits:
-                record = self._records.of(request_id, state, sampling_now)
+        sampling_now = {each.request_id for each in wanted}
+        for each in wanted:
+            params = each.state.params
+            if params.changes_logits:  # the record knows no drafts, so that there are none: SchedulerConfig
+                (row,) = each.rows
+                record = self._records.of(each.request_id, each.state, sampling_now)
                 arrays["records"][row] = record.index
                 arrays["num_biases"][row] = record.num_biases
                 arrays["repetition"][row] = params.repetition_penalty
                 arrays["presence"][row] = params.presence_penalty
                 arrays["frequency"][row] = params.frequency_penalty
             if params.num_logprobs is not None:
-                arrays["num_top"][row] = params.num_logprobs
+                arrays["num_top"][list(each.rows)] = params.num_logprobs
             with_more |= params.changes_logits or params.num_logprobs is not None
         return with_more
 
     def _send_masks(
-        self,
-        wanted: list[tuple[int, str, RequestState]],
-        mask_rows: NDArray[Any],
-        failures: dict[str, Failure],
-    ) -> None:
-        """The masks are made while the device computes; a row whose grammar gives up is taken out of `wanted`."""
+        self, wanted: list[SampledRequest], mask_rows: NDArray[Any], failures: dict[str, Failure]
+    ) -> list[SampledRequest]:
+        """The masks are made while the device computes; `wanted` without the requests whose grammar gives up, and
+        without rows behind a draft that the grammar does not allow."""
         masks = self._buffers.masks()
         num_masks = 0
-        for entry in list(wanted):
-            row, request_id, state = entry
-            if mask_rows[row] < 0:
-                continue
-            try:
-                allowed = None if state.matcher is None else state.matcher.bitmask()
-                fill_mask(masks[num_masks], allowed, state.params.at(state.num_output_tokens))
-            except GrammarError as error:
-                failures[request_id] = grammar_failure(error)
-                wanted.remove(entry)
-                masks[num_masks] = -1
-            num_masks += 1
+        kept = []
+        for each in wanted:
+            state, rows = each.state, each.rows
+            allowed: Sequence[NDArray[np.int32] | None] = [None] * len(rows)
+            if state.matcher is not None:
+                try:
+                    allowed = state.matcher.along(each.drafts)
+                except GrammarError as error:
+                    failures[each.request_id] = grammar_failure(error)
+                    allowed = []
+            for i, row in enumerate(rows):
+                if mask_rows[row] < 0:
+                    continue
+                if i < len(allowed):
+                    fill_mask(masks[num_masks], allowed[i], state.params.at(state.num_output_tokens + i))
+                else:
+                    masks[num_masks] = -1
+                num_masks += 1
+            if allowed:
+                kept.append(replace(each, rows=rows[: len(allowed)]))
         if num_masks:
             self._buffers.send_masks(num_masks)
+        return kept
 
     def _sample(self, logits: Tensor, with_more: bool) -> None:
         """logits [L, V]: the tokens of the first L rows, into the buffers; `with_more` as `_fill_more` says."""
@@ -343,8 +379,9 @@ class FastRunner:
 
     def _pending(
         self,
-        wanted: Sequence[tuple[int, str, RequestState]],
-        sampling_rows: Sequence[tuple[int, ScheduledRequest]],
+        scheduled: Sequence[ScheduledRequest],
+        wanted: Sequence[SampledRequest],
+        sampling_rows: Sequence[tuple[tuple[int, ...], ScheduledRequest]],
         failures: dict[str, Failure],
         with_more: bool,
         prompts: tuple[ExplainedPrompt, ...] = (),
@@ -352,10 +389,11 @@ class FastRunner:
         """After all launches: a step that raised has changed no request's state."""
         if with_more:
             self._logprobs.fetch(self._buffers.turn, self._buffers.max_num_seqs)
-        for _, _, state in wanted:
-            state.num_output_tokens += 1
-        self._last_rows = {request.request_id: row for row, request in sampling_rows}
-        return PendingStep(tuple(wanted), failures, self._buffers.fetch_outputs(), prompts)
+        for each in wanted:
+            each.state.num_output_tokens += 1
+        # Of requests with drafts nobody reads a token on the device: which row it is in is not known yet.
+        self._last_rows = {request.request_id: rows[0] for rows, request in sampling_rows}
+        return PendingStep(tuple(scheduled), tuple(wanted), failures, self._buffers.fetch_outputs(), prompts)
 
 
 def _memory_counters(device: torch.device) -> dict[str, int]:

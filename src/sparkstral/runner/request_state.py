@@ -31,6 +31,10 @@ class RequestState:
         """Go on by sampled tokens. Raises `GrammarError` if the grammar does not allow them."""
         self.num_output_tokens += len(token_ids)
         self.output_token_ids += token_ids
+        self.advance(token_ids)
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """The same of the grammar alone."""
         if self.matcher is not None:
             for token_id in token_ids:
                 if token_id not in self.params.stop_token_ids:

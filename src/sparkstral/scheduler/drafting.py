@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sparkstral.scheduler.request import Request
-from sparkstral.speculative.controller import DraftRecord
+from sparkstral.speculative.controller import DraftRecord, DraftStep
 from sparkstral.types import ModelRunnerOutput, SchedulerOutput
 
 
@@ -22,16 +22,16 @@ class Controller(Protocol):
 
     def verified(self, record: DraftRecord, num_drafts: int, num_accepted: int) -> None: ...
 
-    def took(
-        self, num_rows: int, num_drafts: int, num_accepted: int, seconds: float, proposing_s: float, num_proposed: int
-    ) -> None: ...
+    def took(self, step: DraftStep) -> None: ...
 
 
 class Drafting:
     """Of one scheduler; without a controller nothing is drafted."""
 
-    def __init__(self, controller: Controller | None) -> None:
+    def __init__(self, controller: Controller | None, *, for_changed_logits: bool) -> None:
+        """`for_changed_logits`: whether requests with penalties or biases have drafts too."""
         self._controller = controller
+        self._for_changed_logits = for_changed_logits
         self.num_steps = 0
         self.num_drafts = 0
         self.num_draft_tokens = 0
@@ -49,7 +49,10 @@ class Drafting:
         """The drafts of each request that the next step verifies, at most `limit` together."""
         if self._controller is None or not any(request.draft_token_ids for request in decoding):
             return [()] * len(decoding)
-        drafts = [request.usable_drafts for request in decoding]
+        drafts = [
+            request.usable_drafts if self._for_changed_logits or not request.sampling.changes_logits else ()
+            for request in decoding
+        ]
         available = [
             (request.draft_record, len(each)) for request, each in zip(decoding, drafts, strict=True)
         ]
@@ -63,15 +66,28 @@ class Drafting:
         if self._controller is not None:
             self._controller.verified(request.draft_record, num_drafts, num_accepted)
 
-    def took(self, step: SchedulerOutput, result: ModelRunnerOutput, seconds: float) -> None:
-        """`step` is over, and took so long since the one before it, or since there was work."""
+    def took(
+        self, step: SchedulerOutput, result: ModelRunnerOutput, seconds: float, was_held_back: bool
+    ) -> None:
+        """`step` is over, and took so long since the one before it, or since there was work; see `DraftStep`."""
         rows = step.scheduled
         num_drafts = sum(row.num_drafts for row in rows)
         self.num_steps += num_drafts > 0
-        if self._controller is None or not rows or step.num_scheduled_tokens != len(rows) + num_drafts:
+        if self._controller is None:
+            return
+        num_rows = sum(row.samples and len(row.token_ids) == 1 + row.num_drafts for row in rows)
+        if num_rows == 0:
             return
         num_accepted = sum(max(0, len(result.sampled.get(row.request_id, ())) - 1) for row in rows)
         num_proposed = sum(map(len, result.drafts.values()))
         self._controller.took(
-            len(rows), num_drafts, num_accepted, seconds, result.proposing_s, num_proposed
+            DraftStep(
+                num_rows,
+                num_drafts,
+                num_accepted,
+                seconds if num_rows == len(rows) else None,
+                result.proposing_s,
+                num_proposed,
+                was_held_back,
+            )
         )

@@ -56,6 +56,7 @@ class _Flight:
     requests: list[Request]  # row by row
     rows: tuple[ScheduledRequest, ...]
     is_assumed: bool = False  # each of its requests counts as computed, with an UNSEEN token behind
+    was_held_back: bool = False  # it was not planned ahead because of drafts
 
 
 class Scheduler:
@@ -88,8 +89,9 @@ class Scheduler:
         self._num_sick_requests = 0
         self._pacer = Pacer(config.max_slowdown)
         self._last_step_s = 0.0
-        self._drafting = Drafting(controller)
+        self._drafting = Drafting(controller, for_changed_logits=config.drafts_for_changed_logits)
         self._wall_s: float | None = None  # of the step that is about to be taken in
+        self._is_held_back = False  # the next step: it could have been planned ahead but for drafts
 
     @property
     def has_work(self) -> bool:
@@ -200,7 +202,10 @@ class Scheduler:
         if any(request.grammar is not None for request in alive):
             return None
         # How many drafts stand is not known before; and what is guessed to come twice from now may be verified then.
-        if any(row.num_drafts for row in flight.rows) or any(self._drafting.choose(alive, len(alive))):
+        if any(row.num_drafts for row in flight.rows):
+            return None
+        if any(self._drafting.choose(alive, self._draft_limit)):
+            self._is_held_back = True
             return None
         going_on = [request for request in self._running if len(request.token_ids) + 1 < request.max_total_tokens]
         block_size, cache = self._cache.block_size_tokens, self._cache
@@ -233,7 +238,8 @@ class Scheduler:
         self, rows: list[ScheduledRequest], requests: list[Request], new_requests: list[NewRequest]
     ) -> SchedulerOutput:
         self._step += 1
-        self._in_flight.append(_Flight(self._step, requests, tuple(rows)))
+        self._in_flight.append(_Flight(self._step, requests, tuple(rows), was_held_back=self._is_held_back))
+        self._is_held_back = False
         finished_request_ids = tuple(self._forgotten_ids)
         self._forgotten_ids.clear()
         return SchedulerOutput(self._step, tuple(rows), tuple(new_requests), finished_request_ids)
@@ -248,7 +254,7 @@ class Scheduler:
         cache = self._cache
         sampled, failures = result.sampled, result.failures
         if self._wall_s is not None:
-            self._drafting.took(output, result, self._wall_s)
+            self._drafting.took(output, result, self._wall_s, flight.was_held_back)
             self._wall_s = None
         for request, row in zip(flight.requests, output.scheduled, strict=True):
             request_id = request.request_id
@@ -417,8 +423,7 @@ class Scheduler:
                 )
                 self._skip_to(request, num_computed_tokens)
                 catching_up.append(request)
-        # A token of each request has its place before any draft.
-        chosen = self._drafting.choose(decoding, self._config.max_num_batched_tokens - len(self._running))
+        chosen = self._drafting.choose(decoding, self._draft_limit)
         plan = [
             (request, 1, drafts and self._with_room(request, drafts))
             for request, drafts in zip(decoding, chosen, strict=True)
@@ -434,6 +439,12 @@ class Scheduler:
         shares = share_prefill(budget, [request.num_remaining_tokens for request in catching_up])
         plan += [(request, share, ()) for request, share in zip(catching_up, shares, strict=True) if share]
         return plan
+
+    @property
+    def _draft_limit(self) -> int:
+        """Of a step's drafts: a token of each running request has its place before any draft."""
+        config = self._config
+        return min(config.max_num_batched_tokens, config.max_sampled_rows) - len(self._running)
 
     def _with_room(self, request: Request, drafts: tuple[int, ...]) -> tuple[int, ...]:
         """The drafts that the request's blocks hold; blocks are taken for them only while there are enough for all."""

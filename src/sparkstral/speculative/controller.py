@@ -51,6 +51,21 @@ class DraftRecord:
         return (self.stood + prior * PRIOR_WEIGHT) / (self.tried + PRIOR_WEIGHT)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftStep:
+    """A step, when it is over: `num_rows` requests had one token each and `num_drafts` drafts together, of which
+    `num_accepted` stood. `seconds` is all its time, `proposing_s` of it for `num_proposed` drafts to come; None if
+    there were prompts in it, beside which it does not tell what the drafts took."""
+
+    num_rows: int
+    num_drafts: int
+    num_accepted: int
+    seconds: float | None
+    proposing_s: float = 0.0
+    num_proposed: int = 0
+    was_held_back: bool = False  # it was not planned ahead because there might be drafts for it
+
+
 @dataclass(slots=True)
 class _Cost:
     seconds: float
@@ -197,11 +212,13 @@ class DepthController:
         record.add(num_drafts, num_accepted, MEMORY)
         self._all.add(num_drafts, num_accepted, LONG_MEMORY)
 
-    def took(
-        self, num_rows: int, num_drafts: int, num_accepted: int, seconds: float, proposing_s: float, num_proposed: int
-    ) -> None:
-        """A step without prompts: `num_rows` requests had one token each and `num_drafts` together, of which
-        `num_accepted` stood. `seconds` is all its time, `proposing_s` of them for `num_proposed` drafts to come."""
+    def took(self, step: DraftStep) -> None:
+        """Learn from a step, and settle with the purse. Beside prompts drafts are taken to cost what they do alone."""
+        num_rows, num_drafts, seconds = step.num_rows, step.num_drafts, step.seconds
+        proposing_s, num_proposed = step.proposing_s, step.num_proposed
+        has_prompts = seconds is None
+        if seconds is None:
+            seconds = self._costs.estimate(num_rows + num_drafts) + proposing_s
         if num_proposed:
             each = proposing_s / num_proposed
             before = each if self._proposing_s is None else self._proposing_s
@@ -209,13 +226,16 @@ class DepthController:
         plain_s = self._costs.measured(num_rows)
         if plain_s is not None:
             gain_s = 0.0
-            if num_drafts or num_proposed:
-                gain_s = plain_s * (1 + num_accepted / num_rows) - seconds
-            if num_drafts == 0:
-                gain_s = -min(proposing_s, seconds)  # what a plain step takes is no loss, however long it took
+            if num_drafts or step.was_held_back:
+                gain_s = plain_s * (1 + step.num_accepted / num_rows) - seconds
+            else:  # what a plain step takes is no loss, however long it took
+                gain_s = -proposing_s
             self._purse_s = min(self._purse_s + gain_s + MAX_LOSS * plain_s, MAX_PURSE_STEPS * plain_s)
+        if has_prompts:
+            return
         self._num_since_plain = self._num_since_plain + 1 if num_drafts else 0
-        self._costs.took(num_rows + num_drafts, seconds - proposing_s)
+        if num_drafts or not step.was_held_back:
+            self._costs.took(num_rows + num_drafts, seconds - proposing_s)
 
     @property
     def _rate(self) -> float:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sparkstral.bench import precision, teacher
-from sparkstral.bench.loss import loss_of
+from sparkstral.bench.loss import BLOCK_SIZE, loss_of, num_blocks_for
 from sparkstral.bench.loss_text import ScoredText
 from sparkstral.bench.precision import NamedText, measure, summarize
 from sparkstral.bench.settings import LEFT_OUT, SETTINGS, STORED, Setting
@@ -20,9 +20,11 @@ from sparkstral.errors import ConfigError
 from sparkstral.model.config import ModelConfig
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.model.weights import ModelWeights
+from sparkstral.runner.latent_pool import allocate_latent_pool
+from sparkstral.runner.model_runner import ModelRunner
 from tests.support.tiny_checkpoint import write_native
 
-CPU = torch.device("cpu")
+CPU, FLOAT = torch.device("cpu"), torch.float32
 Loaded = tuple[ModelConfig, ModelWeights]
 
 
@@ -46,7 +48,8 @@ def test_each_setting_is_the_model_of_that_setting(loaded: Loaded) -> None:
     plain, small = forced(loaded, (70, 9), Setting(), Setting(dense="fp8"))
     for found, dense in ((plain, "bf16"), (small, "fp8")):
         model = Mistral4(*loaded, CPU, torch.float32, dense)  # type: ignore[arg-type]
-        expected = loss_of(model, texts(70, 9), loaded[0].num_hidden_layers)
+        pool = allocate_latent_pool(loaded[0].num_hidden_layers, num_blocks_for(texts(70, 9)), BLOCK_SIZE, CPU, FLOAT)
+        expected = loss_of(ModelRunner(model, pool, 0, {}.__getitem__), texts(70, 9), at_once=2)
         torch.testing.assert_close(found.loss, expected, rtol=0, atol=1e-5)
     assert float((plain.loss - small.loss).abs().max()) > 1e-3
 

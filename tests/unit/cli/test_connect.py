@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import ast
 import json
+import re
 import subprocess
+import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from sparkstral.cli.clients import CLIENTS
 from sparkstral.config import SERVED_MODEL_NAME
@@ -26,6 +32,8 @@ def test_the_settings_name_the_running_server(run: Run, answering: Answering, na
     assert f"{url}/v1/v1" not in ended.out
     assert (SERVED_MODEL_NAME in ended.out) == (name != "open-webui")  # it asks for the names itself
     assert "{" not in ended.out.replace('{"', "").replace("{\n", "")
+    if CLIENTS[name].kind == "yaml":
+        assert yaml.safe_load(ended.out)
     told = json.loads(run("connect", name, "--url", url, "--json").out)
     assert told["text"] == ended.out
     if CLIENTS[name].kind == "toml":
@@ -43,6 +51,42 @@ def test_the_printed_command_works(run: Run, answering: Answering) -> None:
 def test_the_key_is_filled_in(run: Run, answering: Answering) -> None:
     ended = run("connect", "claude-code", "--url", answering("Hi"), "--api-key", "sk-1")
     assert "export ANTHROPIC_AUTH_TOKEN=sk-1\n" in ended.out
+
+
+HOSTILE = """a'b"c $(touch x) `touch y` \\ {key}: #é🌍\n- z"""
+
+
+def texts_of(name: str) -> tuple[str, str]:
+    """A client's settings for a server and a key of hostile names, and the kind of file that they are."""
+    settings = CLIENTS[name]
+    return settings.filled("http://h:1", HOSTILE, 4096, f"K{HOSTILE}"), settings.kind
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_no_name_and_no_key_is_more_than_a_text(name: str, tmp_path: Path) -> None:
+    text, kind = texts_of(name)
+    if kind == "sh":
+        variables = re.findall(r"^export (\w+)=", text, re.MULTILINE)
+        show = f"python3() {{ command {sys.executable} \"$@\"; }}\nclaude() {{ :; }}\nopen-webui() {{ :; }}\n"
+        show += "curl() { python3 -c 'import json, sys; print(json.dumps(sys.argv))' \"$@\"; }\n"
+        tail = "\npython3 -c 'import json, os; print(json.dumps(dict(os.environ)))'"
+        ended = subprocess.run(["bash", "-c", show + text + tail], cwd=tmp_path, stdout=-1, text=True, check=True)
+        lines = [json.loads(line) for line in ended.stdout.splitlines()]
+        found = [lines[-1][variable] for variable in variables] or lines[0]
+        assert list(tmp_path.iterdir()) == []
+        assert f"K{HOSTILE}" in found or f"Authorization: Bearer K{HOSTILE}" in found
+    elif kind != "text":
+        read = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load, "python": ast.parse}[kind](text)
+        if kind == "python":
+            read = [node.value for node in ast.walk(read) if isinstance(node, ast.Constant)]
+        held = list(values(read))
+        assert HOSTILE in held or f"openai/{HOSTILE}" in held
+
+
+def values(tree: Any) -> Iterator[Any]:
+    for inner in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from values(inner)
+    yield tree
 
 
 def test_without_a_client_they_are_listed(run: Run) -> None:

@@ -323,3 +323,13 @@ def test_plans_of_vllm_need_no_more_than_they_say() -> None:
     with pytest.raises(MemoryPlanError):
         plan_of(Vllm(MODEL, mla=False, max_model_len=50_000, port=8002), released_model()).require()
     assert plan_vllm(Vllm(MODEL, mla=True, max_model_len=1024, port=1), Path("x.sh")).files[0].mode == 0o755
+
+
+def test_make_spark_checks_before_it_serves() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "--assume-old=.venv/.installed", "spark", "PORT=8003"], cwd=ROOT, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    commands = [line for line in done.stdout.splitlines() if "bin/sparkstral" in line]
+    assert [command.split()[1] for command in commands] == ["doctor", "serve"]
+    assert all(command.endswith("--port 8003") for command in commands)

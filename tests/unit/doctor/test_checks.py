@@ -129,6 +129,7 @@ CASES: list[tuple[Callable[[Machine], Check], dict[str, Any], Verdict, str]] = [
     (gpu_checks.check_bandwidth, {"device": facts(bandwidth_bytes_per_s=180e9)}, Verdict.WARN, "66% of 273"),
     (gpu_checks.check_bandwidth, {"device": facts(bandwidth_bytes_per_s=60e9)}, Verdict.BAD, "22% of 273"),
     (gpu_checks.check_bandwidth, {"device": NO_GPU}, Verdict.ABSENT, "no GPU"),
+    (gpu_checks.check_bandwidth, {"device": facts(bandwidth_bytes_per_s=None, failure="full")}, Verdict.ABSENT, "full"),
     (gpu_checks.check_heat, {"run": smi(SMI.replace(" 52,", " 91,"))}, Verdict.WARN, "91 °C"),
     (gpu_checks.check_heat, {"run": smi(SMI.replace("0x0000000000000000", "0x88"))}, Verdict.WARN, "power brake"),
     (gpu_checks.check_heat, {"run": smi(SMI.replace(" 52,", " [N/A],"))}, Verdict.ABSENT, "temperature"),

@@ -122,7 +122,7 @@ def test_what_is_expected_is_the_bytes_at_240_gb_per_s() -> None:
     assert long.step_bytes - alone.step_bytes == (30_000 - 1024) * 23_040
     assert many.tokens_per_s == pytest.approx(8 * many.tokens_per_s_each)
     fast = plan_spark(FACTS, replace(SPARK, holding=Holding(dense="fp8"))).projection.decode[0]
-    assert fast.tokens_per_s == pytest.approx(54.3, abs=0.1)
+    assert fast.tokens_per_s == pytest.approx(55.0, abs=0.1)
 
 
 def test_the_kernels_of_a_gb10_are_those_that_are_planned() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import shutil
 import socket
+import threading
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from sparkstral.checkpoint.locate import EXAMPLE_HUB_ID
-from sparkstral.cli.model_folder import refuse_by_plan, resolve_model
+from sparkstral.cli.model_folder import fetch_shown, refuse_by_plan, resolve_model
 from sparkstral.config import EngineConfig
 from sparkstral.errors import CheckpointError, ConfigError
 from sparkstral.hub.download import check_space, download, sha256_of
@@ -73,6 +76,16 @@ def test_people_are_told_what_is_missing_and_not_missed(run: Run, hub: FakeHub, 
     assert "3 hashes checked" in ended.out
     assert (tmp_path / "mine" / "tekken.json").is_file()
     assert recorded_sha256(shards(tmp_path / "mine")[0]) == sha256_of(shards(hub.folder)[0])
+
+
+def test_a_terminal_gets_a_bar(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120)
+    monkeypatch.setattr("sparkstral.cli.model_folder.Console", lambda stderr: console)
+    folder = fetch_shown(look_up(REPO, "main"), tmp_path / "mine")
+    assert len(shards(folder)) == 3
+    assert "downloading" in screen.getvalue()
+    assert not [thread for thread in threading.enumerate() if thread.name == "download bar"]
 
 
 def test_what_is_there_is_not_sent_again(run: Run, hub: FakeHub) -> None:

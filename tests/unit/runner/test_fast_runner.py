@@ -8,8 +8,11 @@ import pytest
 
 from sparkstral.runner.decode_graphs import decode_sizes
 from sparkstral.runner.fast_runner import FastRunner, MemoryGrowth
-from sparkstral.types import UNSEEN, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
-from tests.support.context_model import VOCAB_SIZE, greedy_continuation, logits_of, make_pool
+from sparkstral.runner.model_runner import ModelRunner
+from sparkstral.structured.matcher import CompiledGrammar
+from sparkstral.types import UNSEEN, GrammarSpec, NewRequest, SamplingParams, ScheduledRequest, SchedulerOutput
+from tests.support.context_model import VOCAB_SIZE, ContextModel, greedy_continuation, logits_of, make_pool
+from tests.support.core_bench import TOKENIZER
 from tests.support.fast_context_model import FastContextModel
 from tests.unit.runner.test_model_runner import (
     ALPHABET,
@@ -188,6 +191,64 @@ def test_a_token_that_is_not_seen_goes_along_with_a_prompt():
     a = greedy_continuation([1, 2], 2)
     assert runner.collect(pending).sampled == {"a": (a[0],)}
     assert runner.collect(following).sampled == {"a": (a[1],), "b": tuple(greedy_continuation([6, 6, 6], 1))}
+
+
+ALONG = CompiledGrammar(TOKENIZER, 'start: "abcdefghij"')
+LETTERS = tuple(40 + ord(letter) for letter in "abcdefghij")
+
+
+@pytest.mark.parametrize("params", [GREEDY, replace(RANDOM, temperature=0.3), PARAMS["banned"]])
+def test_steps_with_drafts_give_what_the_plain_runner_gives(params: SamplingParams):
+    """Right drafts, wrong ones, some that a grammar does not allow, beside a plain row and a chunk of a prompt."""
+    said = greedy_continuation([1, 2, 3, 4, 5], 8)
+    steps = [
+        SchedulerOutput(
+            1,
+            (
+                ScheduledRequest("right", (1, 2, 3, 4, 5), 0, block_ids(0), True),
+                ScheduledRequest("wrong", (1, 2, 3, 4, 5), 0, tuple(range(20, 24)), True),
+                ScheduledRequest("grammar", (9,), 0, tuple(range(24, 28)), True),
+                ScheduledRequest("plain", (8, 7), 0, tuple(range(28, 32)), True),
+            ),
+            tuple(
+                NewRequest(name, params, GrammarSpec("along") if name == "grammar" else None, ())
+                for name in ("right", "wrong", "grammar", "plain", "late")
+            ),
+        ),
+        SchedulerOutput(
+            2,
+            (
+                ScheduledRequest("right", tuple(said[:4]), 5, block_ids(0), True, num_drafts=3),
+                ScheduledRequest("wrong", (said[0], said[1], 77), 5, tuple(range(20, 24)), True, num_drafts=2),
+                ScheduledRequest("late", (6, 6, 6, 6), 0, tuple(range(32, 36)), False),
+                ScheduledRequest("plain", (5,), 2, tuple(range(28, 32)), True),
+                ScheduledRequest("grammar", (*LETTERS[:4], 99), 1, tuple(range(24, 28)), True, num_drafts=4),
+            ),
+        ),
+        SchedulerOutput(3, (ScheduledRequest("grammar", (LETTERS[4],), 5, tuple(range(24, 28)), True),)),
+    ]
+    grammars = {GrammarSpec("along"): ALONG}.__getitem__
+    fast = FastRunner(FastContextModel(), make_pool(64, 4), 3, grammars, VOCAB_SIZE)
+    plain = ModelRunner(ContextModel(), make_pool(64, 4), 3, grammars)
+    for step in steps:
+        result, expected = fast.execute(step), plain.execute(step)
+        assert (result.sampled, result.failures) == (expected.sampled, expected.failures)
+        if step.step == 2:
+            assert result.sampled["grammar"] == LETTERS[1:5]
+            if params is GREEDY:
+                assert result.sampled["right"] == tuple(said[1:5])
+                assert result.sampled["wrong"] == tuple(said[1:3])
+
+
+def test_a_sick_row_behind_drafts_that_stand_is_left_to_the_next_step():
+    said = greedy_continuation([1, 2], 3)
+    runner = make_fast_runner(FastContextModel(sick_token=said[1]))
+    first = ScheduledRequest("r", (1, 2), 0, block_ids(0), True)
+    runner.execute(SchedulerOutput(1, (first,), (NewRequest("r", GREEDY, None, ()),)))
+    drafted = ScheduledRequest("r", tuple(said), 2, block_ids(0), True, num_drafts=2)
+    assert runner.execute(SchedulerOutput(2, (drafted,))).sampled["r"] == (said[1],)
+    again = ScheduledRequest("r", (said[1],), 3, block_ids(0), True)
+    assert runner.execute(SchedulerOutput(3, (again,))).failures["r"].code == "numerics"
 
 
 def test_an_empty_step_launches_nothing():

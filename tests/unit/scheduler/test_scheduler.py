@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from statistics import median
 from time import thread_time
+from typing import Any
 
 import pytest
 
@@ -16,10 +17,12 @@ from sparkstral.scheduler import policy
 from sparkstral.scheduler.budgets import SchedulerConfig
 from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.types import UNSEEN, Failure, FinishReason, GenerationRequest, GrammarSpec, ModelRunnerOutput
+from tests.support.drafts import FixedDepth
 from tests.unit.scheduler.fake_engine import (
     NAN,
     VOCAB_SIZE,
     FakeEngine,
+    good_guess,
     make_request,
     next_token,
     uninterrupted,
@@ -554,3 +557,63 @@ def test_blocks_come_back_with_the_last_step_in_flight() -> None:
     assert engine.scheduler.stats().num_free_blocks == in_use
     engine.finish(ahead, engine.execute(ahead))
     assert engine.scheduler.stats().num_free_blocks == 63
+
+
+# ---- drafts ---------------------------------------------------------------------------------------------------------
+
+
+def drafting_engine(**settings: Any) -> FakeEngine:
+    return FakeEngine(controller=FixedDepth(5), guess=good_guess, **settings)
+
+
+def test_drafts_stand_behind_the_next_token_and_become_tokens() -> None:
+    engine = drafting_engine()
+    request = make_request("a", range(3), max_tokens=20)
+    engine.add(request)
+    engine.run()
+    assert engine.tokens("a") == uninterrupted(request, 64)
+    stats = engine.scheduler.stats()
+    assert len(engine.num_computed_by_step) < 12  # of 20 without drafts
+    assert stats.num_draft_tokens > stats.num_accepted_tokens > 8
+
+
+def test_no_draft_reaches_past_the_end_of_a_request() -> None:
+    engine = drafting_engine()
+    engine.add(make_request("a", range(3), max_tokens=3))
+    engine.step()
+    (row,) = engine.step().scheduled
+    assert row.num_drafts == 1  # of the two tokens left the target says the last itself
+
+
+def test_drafts_take_only_blocks_that_nobody_needs() -> None:
+    """Of the pool one block is left: the drafts stay within those that the request has."""
+    engine = drafting_engine(num_blocks=4, block_size_tokens=4, max_model_len=12)
+    engine.add(make_request("a", range(6), max_tokens=6))
+    engine.step()
+    (row,) = engine.step().scheduled
+    assert (len(row.token_ids), row.num_drafts, len(row.block_ids)) == (2, 1, 2)
+
+
+def test_each_running_request_has_its_token_before_any_has_drafts() -> None:
+    engine = drafting_engine(max_num_seqs=3, max_num_batched_tokens=5)
+    for i in range(3):
+        engine.add(make_request(f"r{i}", [i + 1], max_tokens=20))
+    engine.step()
+    plan = engine.step()
+    assert len(plan.scheduled) == 3
+    assert plan.num_scheduled_tokens == 5
+    assert sum(row.num_drafts for row in plan.scheduled) == 2
+
+
+def test_a_runner_that_notes_its_tokens_gets_no_drafts_of_requests_with_penalties() -> None:
+    config = SchedulerConfig(4, 64, 64, VOCAB_SIZE, drafts_for_changed_logits=False)
+    engine = drafting_engine()
+    engine.scheduler = Scheduler(config, engine.cache, FixedDepth(5))
+    with_penalty = make_request("penalty", [2], max_tokens=20)
+    with_penalty = replace(with_penalty, sampling=replace(with_penalty.sampling, presence_penalty=0.5))
+    engine.add(with_penalty)
+    engine.add(make_request("plain", [1], max_tokens=20))
+    engine.step()
+    drafted = {row.request_id: row.num_drafts for row in engine.step().scheduled}
+    assert drafted["penalty"] == 0
+    assert drafted["plain"] > 0

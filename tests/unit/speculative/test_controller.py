@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sparkstral.speculative.controller import DepthController, DraftRecord, StepCosts
+from sparkstral.speculative.controller import DepthController, DraftRecord, DraftStep, StepCosts
 
 MAX_DEPTH = 7
 Cost = Callable[[int], float]  # seconds of a step of so many tokens
@@ -70,7 +70,9 @@ class Machine:
             for record, count, stood in zip(records, chosen, accepted, strict=True):
                 if count:
                     controller.verified(record, count, stood)
-            controller.took(self.num_rows, sum(chosen), sum(accepted), seconds, proposing_s, sum(drafts))
+            controller.took(
+                DraftStep(self.num_rows, sum(chosen), sum(accepted), seconds, proposing_s, sum(drafts))
+            )
             self.time_s += seconds
             self.num_tokens += self.num_rows + sum(accepted)
             self.drafted.append(sum(chosen))
@@ -140,7 +142,7 @@ def test_of_two_requests_the_better_one_is_drafted_for():
         controller.verified(good, 4, 4)
         controller.verified(bad, 4, 0)
     for num_drafts in (0, 7, 14):
-        controller.took(2, num_drafts, num_drafts, flat(2 + num_drafts), 0.0, 0)
+        controller.took(DraftStep(2, num_drafts, num_drafts, flat(2 + num_drafts)))
     deep, shallow = controller.choose([(good, 7), (bad, 7)], 2, 64)
     assert deep > shallow
     assert sum(controller.choose([(good, 7), (bad, 7)], 2, 3)) == 3
@@ -150,7 +152,7 @@ def test_nothing_is_drafted_before_a_plain_step_was_timed():
     controller = DepthController(MAX_DEPTH)
     record = DraftRecord()
     assert controller.choose([(record, 7)], 1, 64) == [0]
-    controller.took(1, 0, 0, 0.01, 0.0, 0)
+    controller.took(DraftStep(1, 0, 0, 0.01))
     assert controller.choose([(record, 7)], 1, 64) != [0]
     assert controller.choose([(record, 7)] * 2, 2, 64) == [0, 0]
 
@@ -168,3 +170,26 @@ def test_a_time_that_is_not_known_is_hoped_to_be_short():
     costs.took(5, 3.0)
     assert [costs.estimate(n) for n in (1, 2, 5, 9)] == [1.0, 1.0, 3.0, 5.0]
     assert costs.measured(2) is None
+
+
+def test_a_step_that_was_held_back_in_vain_is_paid_for():
+    """It could have been planned while the one before it ran: what it took more is speculation's loss."""
+    controller = DepthController(MAX_DEPTH)
+    controller.took(DraftStep(1, 0, 0, 0.010))
+    assert controller.may_speculate(1)
+    controller.took(DraftStep(1, 0, 0, 0.013, was_held_back=True))
+    assert not controller.may_speculate(1)
+    for _ in range(16):  # of which each earns 2 %
+        controller.took(DraftStep(1, 0, 0, 0.010))
+    assert controller.may_speculate(1)
+
+
+def test_beside_prompts_drafts_are_charged_what_they_cost_alone():
+    """The time of such a step does not tell; drafts that fall there empty the purse all the same."""
+    controller = DepthController(MAX_DEPTH)
+    controller.took(DraftStep(1, 0, 0, experts(1)))
+    controller.took(DraftStep(1, 1, 1, experts(2)))
+    assert controller.may_speculate(1)
+    controller.took(DraftStep(1, 1, 0, None))
+    controller.took(DraftStep(1, 1, 0, None))
+    assert not controller.may_speculate(1)

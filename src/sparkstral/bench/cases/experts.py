@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from sparkstral.bench.cases.case import Case, Prepared, compare
 from sparkstral.bench.cases.dense import DECODE_TOKENS, PREFILL_TOKENS
 from sparkstral.bench.cases.setting import SLOTS, TOP_K, Setting
-from sparkstral.kernels import nvfp4_linear
+from sparkstral.kernels import nvfp4_linear, nvfp4_quantize
 from sparkstral.kernels.moe_experts import triton_few, triton_kernel, triton_many, triton_matrix
 from sparkstral.kernels.moe_experts.triton_few import FewSpecs
 from sparkstral.kernels.moe_experts.triton_many import ManySpecs
 from sparkstral.kernels.moe_experts.triton_matrix import MatrixSpecs
+from sparkstral.kernels.moe_experts.triton_w4a4 import InputScales
 from sparkstral.kernels.moe_route.triton_kernel import FewRouting, ManyRouting, max_items, route_few, route_many
 from sparkstral.kernels.nvfp4_linear import triton_kernel as linear_kernel
 from sparkstral.kernels.nvfp4_linear.packing import PackedWeight, reorder, restore
@@ -75,13 +76,26 @@ def expert_of(weight: PackedWeight, expert: int) -> PackedWeight:
     return PackedWeight(weight.codes[expert], weight.scale[expert], weight.factor[expert])
 
 
-def by_experts(x: Tensor, ids: Tensor, weights: Tensor, of: Layer, residual: Tensor, dtype: torch.dtype) -> Tensor:
-    """residual + the block, in `dtype` with PyTorch's own products, each expert in turn."""
+def by_experts(
+    x: Tensor, ids: Tensor, weights: Tensor, of: Layer, residual: Tensor, dtype: torch.dtype,
+    scales: InputScales | None = None,
+) -> Tensor:
+    """residual + the block, in `dtype` with PyTorch's own products, each expert in turn. With `scales` the routed
+    experts read what NVFP4 leaves of activations."""
+
+    def read(inner: Tensor, of_product: Tensor | None, expert: int) -> Tensor:
+        if of_product is None or expert == len(of_product):
+            return inner
+        scale = of_product[expert]
+        return nvfp4_quantize.dequantize(*nvfp4_quantize.quantize(inner, scale), scale).to(dtype)
+
     x, pairs = x.to(dtype), torch.zeros(*ids.shape, x.shape[1], dtype=dtype, device=x.device)
     for expert in sorted(set(ids.flatten().tolist())):
         token, slot = (ids == expert).nonzero(as_tuple=True)
-        gate, up = F.linear(x[token], dense(expert_of(of.gate_up, expert), dtype)).chunk(2, dim=-1)
-        pairs[token, slot] = F.linear(F.silu(gate) * up, dense(expert_of(of.down, expert), dtype))
+        inner = read(x[token], None if scales is None else scales.x, expert)
+        gate, up = F.linear(inner, dense(expert_of(of.gate_up, expert), dtype)).chunk(2, dim=-1)
+        inner = read(F.silu(gate) * up, None if scales is None else scales.h, expert)
+        pairs[token, slot] = F.linear(inner, dense(expert_of(of.down, expert), dtype))
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     total = (pairs.to(wide) * weights[..., None].to(wide)).sum(1)
     return residual.to(dtype) + total.to(dtype)
@@ -155,6 +169,33 @@ def block_case(s: Setting, count: int, at_least: int) -> Prepared:
     flops = 0 if is_few else 2 * SLOTS * count * 3 * s.hidden * s.inner
     moved = routed_bytes(s, mean_distinct(s, ids)) + 2 * s.experts * s.hidden + 3 * count * s.hidden * 2
     return Prepared([partial(run, of, x, out) for of, x in inputs], moved, flops, launches, check)
+
+
+def w4a4_case(s: Setting, count: int, at_least: int) -> Prepared:
+    """Scales for inputs of up to 5; experts of one deviation make inner values of up to 10."""
+    config, space = s.configs["moe_experts"], workspace(s, count)
+    residual, out = tokens(s, count, 99), torch.empty(count, s.hidden, dtype=s.dtype, device=s.device)
+    scales = InputScales(*(torch.full((s.experts,), 2688 / most, device=s.device) for most in (5.0, 10.0)))
+
+    def run(of: Layer, x: Tensor) -> None:
+        triton_kernel.moe_block(
+            x, of.router, of.gate_up, of.down, residual, 1.0, out, workspace=space, config=config, pdl=s.pdl,
+            input_scales=scales,
+        )  # fmt: skip
+
+    def check() -> dict[str, Any]:
+        of, x = layer(s, 0), tokens(s, count, 7)
+        run(of, x)
+        rows = torch.linspace(0, count - 1, min(count, MAX_CHECKED)).long().to(s.device)
+        ids, weights = space.many_routing.ids[:count].long(), space.many_routing.weights[:count]
+        few = (x[rows], ids[rows], weights[rows], of, residual[rows])
+        plain, exact = (by_experts(*few, dtype, scales) for dtype in (torch.bfloat16, torch.float64))
+        return compare(out[rows], plain, exact)
+
+    inputs = rotated(s, count, at_least)
+    moved = routed_bytes(s, s.experts + 1) + 3 * count * s.hidden * 2
+    flops = 2 * SLOTS * count * 3 * s.hidden * s.inner
+    return Prepared([partial(run, of, x) for of, x in inputs], moved, flops, 13, check)
 
 
 def route_case(s: Setting, count: int, at_least: int) -> Prepared:
@@ -320,6 +361,9 @@ def expert_cases(s: Setting) -> list[Case]:
     few = (1, 3, 4) if s.small else (*DECODE_TOKENS, 3, 17, 64)
     many = (5,) if s.small else (70, 600, *PREFILL_TOKENS)
     found = [Case("moe_experts", f"block, {n} tokens", partial(block_case, s, n)) for n in (*few, *many)]
+    if s.configs["moe_experts"].w4a4:
+        counts = (9,) if s.small else (600, 4096)
+        found += [Case("moe_experts", f"block, quantised, {n} tokens", partial(w4a4_case, s, n)) for n in counts]
     found += [Case("moe_route", f"{n} tokens", partial(route_case, s, n)) for n in (*few, *many)]
     for rows, columns in ((2 * s.inner, s.hidden), (s.hidden, s.inner)):
         found += [

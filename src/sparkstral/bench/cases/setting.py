@@ -55,6 +55,7 @@ class Setting:
     experts: int = 128
     layers: int = 4  # of different experts, so that no cache serves them
     pdl: bool = True
+    capability: tuple[int, int] = (9, 0)
     kept: dict[Any, Any] = field(default_factory=dict)  # weights that several cases share
 
     @property
@@ -86,14 +87,15 @@ class Setting:
 def real_setting(configs: Mapping[str, Any] | None = None) -> Setting:
     """The model on this machine's GPU, with `configs` in place of the shipped ones. Raises ConfigError for a GPU
     that the kernels do not serve."""
-    return Setting(
-        "cuda", False, torch.bfloat16, {**shipped_configs(torch.cuda.get_device_capability()), **(configs or {})}
-    )
+    capability = torch.cuda.get_device_capability()
+    held = {**shipped_configs(capability), **(configs or {})}
+    return Setting("cuda", False, torch.bfloat16, held, capability=capability)
 
 
 def absent_setting(capability: tuple[int, int], configs: Mapping[str, Any] | None = None) -> Setting:
     """The model on a GPU that is not here: its cases' launches can be recorded and compiled."""
-    return Setting("meta", False, torch.bfloat16, {**shipped_configs(capability), **(configs or {})})
+    held = {**shipped_configs(capability), **(configs or {})}
+    return Setting("meta", False, torch.bfloat16, held, capability=capability)
 
 
 def small_setting() -> Setting:
@@ -113,9 +115,8 @@ def small_setting() -> Setting:
     many = replace(configs["nvfp4_linear"].many, rows=16, columns=32, depth=32)
     configs["nvfp4_linear"] = replace(configs["nvfp4_linear"], many=many, max_few=4)
     pairs = tuple(replace(pair, gate_up=many, down=many) for pair in configs["moe_experts"].many)
-    configs["moe_experts"] = replace(
-        configs["moe_experts"], many=pairs, max_few=4, route=replace(configs["moe_experts"].route, max_vector=3)
-    )
+    route = replace(configs["moe_experts"].route, max_vector=3)
+    configs["moe_experts"] = replace(configs["moe_experts"], many=pairs, w4a4=pairs, max_few=4, route=route)
     return Setting(
         "cpu", True, torch.float32, configs, hidden=64, query=64, heads=2, vocab=300, inner=32, experts=8, layers=1,
         pdl=False,

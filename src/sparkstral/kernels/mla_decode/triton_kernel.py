@@ -177,6 +177,20 @@ def _find_split(item, requests, seq_lens, num_splits, ends):
     return request, seq_len, item - tl.sum(tl.where(chosen, ends - num_splits, 0), axis=0)
 
 
+@triton.jit
+def _load_codes(
+    pool_ptr, table, start, end,
+    LATENT: tl.constexpr, BLOCK_SIZE: tl.constexpr, SLOT: tl.constexpr, TOKENS: tl.constexpr,
+):  # fmt: skip
+    """The codes of a tile of a cache in FP8, and its block. They are asked for one tile ahead: the compiler does not do
+    that for bytes which two products read in two orders."""
+    token = start + tl.arange(0, TOKENS)
+    block = tl.load(table + start // BLOCK_SIZE, mask=start < end, other=0).to(tl.int64)  # a tile lies within one
+    block_ptr = pool_ptr + block * (BLOCK_SIZE * SLOT)
+    at = block_ptr.to(tl.pointer_type(tl.float8e4nv)) + (token % BLOCK_SIZE)[:, None] * LATENT
+    return tl.load(at + tl.arange(0, LATENT)[None, :], mask=(token < end)[:, None], other=0.0), block_ptr
+
+
 @triton.jit(do_not_specialize=["num_requests", "table_stride", "max_rows"])
 def _attend_splits(
     q_ptr, pool_ptr, tables_ptr, cu_seqlens_ptr, seq_lens_ptr, sums_ptr, log_sums_ptr,
@@ -228,24 +242,27 @@ def _attend_splits(
             peak = tl.full([ROWS], float("-inf"), tl.float32)
             total = tl.zeros([ROWS], tl.float32)
             sums = tl.zeros([ROWS, LATENT], tl.float32)
+            if FP8:
+                codes, block_ptr = _load_codes(pool_ptr, table, begin, end, LATENT, BLOCK_SIZE, slot, TOKENS)
             for start in range(begin, end, TOKENS):
                 token = start + tl.arange(0, TOKENS)
                 inside = token < end
-                block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)  # a tile lies within one block
-                block_ptr = pool_ptr + block * (BLOCK_SIZE * slot)
                 offset = token % BLOCK_SIZE
                 if FP8:
-                    codes_ptr = block_ptr.to(tl.pointer_type(tl.float8e4nv)) + offset[:, None] * LATENT
                     k_ptr = (block_ptr + BLOCK_SIZE * LATENT).to(tl.pointer_type(tl.bfloat16))
                     scale_ptr = (block_ptr + BLOCK_SIZE * (LATENT + 2 * ROPE)).to(tl.pointer_type(tl.bfloat16))
-                    c_kv = tl.load(codes_ptr + latent[None, :], mask=inside[:, None], other=0.0).to(q_latent.dtype)
+                    c_kv = codes.to(q_latent.dtype)
                     k_rope = tl.load(k_ptr + offset[:, None] * ROPE + rope[None, :], mask=inside[:, None], other=0.0)
                     scale = tl.load(scale_ptr + offset, mask=inside, other=0.0).to(tl.float32)
+                    codes, block_ptr = _load_codes(
+                        pool_ptr, table, start + TOKENS, end, LATENT, BLOCK_SIZE, slot, TOKENS
+                    )
                     # A power of two: where it multiplies changes no bit.
                     scores = tl.dot(q_latent, tl.trans(c_kv)) * scale[None, :]
                     scores = tl.dot(q_rope, tl.trans(k_rope.to(q_rope.dtype)), scores)
                 else:
-                    row_ptr = block_ptr + offset[:, None] * (LATENT + ROPE)
+                    block = tl.load(table + start // BLOCK_SIZE).to(tl.int64)  # a tile lies within one block
+                    row_ptr = pool_ptr + block * (BLOCK_SIZE * slot) + offset[:, None] * (LATENT + ROPE)
                     c_kv = tl.load(row_ptr + latent[None, :], mask=inside[:, None], other=0.0)
                     k_rope = tl.load(row_ptr + LATENT + rope[None, :], mask=inside[:, None], other=0.0)
                     scores = tl.dot(q_rope, tl.trans(k_rope))

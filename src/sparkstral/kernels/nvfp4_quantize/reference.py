@@ -30,7 +30,7 @@ def quantize(x: Tensor, global_scale: Tensor) -> tuple[Tensor, Tensor]:
 def dequantize(packed: Tensor, scale: Tensor, global_scale: Tensor) -> Tensor:
     """Shapes as in the contract."""
     codes = _codes(packed).long()
-    values = torch.tensor(MAGNITUDES)[codes & 7] * torch.where(codes >= 8, -1.0, 1.0)
+    values = torch.tensor(MAGNITUDES, device=packed.device)[codes & 7] * torch.where(codes >= 8, -1.0, 1.0)
     factor = (scale.float() / global_scale.reshape(-1, 1)).repeat_interleave(16, dim=-1)
     return values * factor
 
