@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from sparkstral.api.efforts import EFFORTS
 from sparkstral.api.images import image_from_url
 from sparkstral.api.openai_chat.schema import (
+    AllowedToolsChoice,
     AssistantMessage,
     ChatCompletionRequest,
     ContentPart,
@@ -143,6 +144,8 @@ def _tool_choice(wire: ChatCompletionRequest) -> ToolChoice:
             return ToolChoice()
         case NamedToolChoice(function=function):
             return ToolChoice("named", function.name)
+        case AllowedToolsChoice(allowed_tools=allowed):
+            return ToolChoice(allowed.mode, allowed=tuple(tool.function.name for tool in allowed.tools))
         case "any":  # Mistral's word for required
             return ToolChoice("required")
         case mode:

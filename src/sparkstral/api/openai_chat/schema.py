@@ -169,9 +169,23 @@ class NamedToolChoice(Wire):
     function: NamedFunction
 
 
+class AllowedTools(Wire):
+    mode: Literal["auto", "required"]
+    tools: list[NamedToolChoice]
+
+
+class AllowedToolsChoice(Wire):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 ToolChoiceField = Annotated[
     Annotated[Literal["auto", "none", "required", "any"], Tag("@text")]
-    | Annotated[NamedToolChoice, Tag("@object")],
+    | Annotated[
+        Annotated[NamedToolChoice, Tag("@named")] | Annotated[AllowedToolsChoice, Tag("@allowed")],
+        by_key("type", {"function": "@named", "allowed_tools": "@allowed"}),
+        Tag("@object"),
+    ],
     by_json_type("must be auto, none, required, or an object that names a function"),
 ]
 
