@@ -287,7 +287,7 @@ def test_a_single_token_of_an_image_is_not_decoded_by_a_graph():
     encoder = EncoderCache(
         lambda patches, grids: torch.tensor([[2.5], [3.5]]), 2, 25, 1, torch.device("cpu"), torch.float32
     )
-    runner = FastRunner(Watched(), make_pool(64, 4), 3, {}.__getitem__, VOCAB_SIZE, encoder)
+    runner = FastRunner(Watched(), make_pool(64, 4), 3, {}.__getitem__, VOCAB_SIZE, encoder=encoder)
     token_ids, images = prompt_of(1, random_image(0, 1, 2), 5)
     for position, token_id in enumerate(token_ids):
         touched = images if images[0].offset <= position < images[0].end else ()
