@@ -1,6 +1,6 @@
 """The fast model in Triton's interpreter: small configurations, and stacks of experts from loaded weights.
 
-In float32, which the interpreter's products are right in. Import it in tests whose conftest sets TRITON_INTERPRET.
+In float32, which the interpreter's products are right in. tests/conftest.py has Triton interpret.
 """
 
 from __future__ import annotations
