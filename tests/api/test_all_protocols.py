@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import socket
 from typing import Any
@@ -112,3 +113,67 @@ def test_a_header_counts_what_it_has_no_room_for(doors: Doors) -> None:
     extras = {**{f"extra_{i}": 1 for i in range(25)}, "no header's name": 1}
     told = post(doors, doors.engine("Hi", "</s>"), path, {**body, **extras}).headers["x-sparkstral-ignored"]
     assert told.split(", ")[19:] == ["extra_19", "and 6 more"]
+
+
+def raw(doors: Doors, *requests: tuple[str, str, dict[str, Any]]) -> list[httpx.Response]:
+    async def send() -> list[httpx.Response]:
+        async with doors.asgi(doors.engine("Hi", "</s>")) as client:
+            return [await client.request(method, url, **more) for method, url, more in requests]
+
+    return asyncio.run(send())
+
+
+def test_half_a_surrogate_pair_is_told_as_a_replacement(doors: Doors) -> None:
+    engine = doors.engine("Hi", "</s>")
+
+    async def send(text: str) -> int:
+        async with doors.asgi(engine) as client:
+            body = json.dumps(CHAT[1]).replace(USER[0]["content"], text)
+            return (await client.post(CHAT[0], content=body)).status_code
+
+    texts = (r"a\ud83d", r"\udc00\ud83d\ude00", r"\\ud83d\ud800")
+    assert [asyncio.run(send(text)) for text in texts] == [200, 200, 200]
+    prompts = [doors.spelled(request.prompt_token_ids) for request in engine.requests]
+    for prompt, told in zip(prompts, ("a\ufffd", "\ufffd😀", "\\ud83d\ufffd"), strict=True):
+        assert prompt.endswith(f"[INST]{told}[/INST]")
+
+
+def test_bodies_that_are_encoded_are_refused_as_that(doors: Doors) -> None:
+    path, body = CHAT
+    (answer,) = raw(doors, ("POST", path, {"json": body, "headers": {"content-encoding": "gzip"}}))
+    assert (answer.status_code, "gzip" in answer.json()["error"]["message"]) == (415, True)
+
+
+def test_what_a_path_allows_is_all_of_it(doors: Doors) -> None:
+    wrong, head, long = raw(
+        doors, ("PUT", "/v1/responses/resp_1", {}), ("HEAD", "/v1/models", {}), ("GET", "/" + "x" * 60_000, {})
+    )
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "DELETE, GET")
+    assert "takes DELETE, GET, not PUT" in wrong.json()["error"]["message"]
+    assert (head.status_code, head.headers["content-type"]) == (200, "application/json")
+    assert (long.status_code, len(long.content) < 1000) == (404, True)
+
+
+def test_a_target_may_be_a_whole_url(doors: Doors) -> None:
+    url = httpx.URL(doors.url(doors.engine("Hi", "</s>")))
+    with socket.create_connection((url.host, url.port or 0), timeout=20) as connection:
+        connection.sendall(b"GET http://localhost/livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_some_of_the_tools_may_be_allowed(doors: Doors, path: str) -> None:
+    engine = doors.engine("Hi", "</s>")
+    name = {"name": "get_weather"}
+    allowed = [{"type": "function", **({"function": name} if path == CHAT[0] else name)}]
+    choice: dict[str, Any] = {"mode": "required", "tools": allowed}
+    choice = {"type": "allowed_tools", **({"allowed_tools": choice} if path == CHAT[0] else choice)}
+    other = json.loads(json.dumps(TOOL[path]).replace("get_weather", "get_tide"))
+    body = {**dict([CHAT, RESPONSES])[path], "tools": [TOOL[path], other], "tool_choice": choice}
+    assert post(doors, engine, path, body).status_code == 200
+    grammar = engine.requests[0].grammar
+    assert grammar is not None
+    assert "get_weather" in grammar.lark
+    assert "get_tide" not in grammar.lark
+    assert "get_tide" in doors.spelled(engine.requests[0].prompt_token_ids)

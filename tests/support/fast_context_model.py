@@ -1,4 +1,4 @@
-"""`ContextModel` for the fast runner. Import it in tests whose conftest sets TRITON_INTERPRET."""
+"""`ContextModel` for the fast runner. tests/conftest.py has Triton interpret."""
 
 from __future__ import annotations
 

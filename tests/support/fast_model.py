@@ -1,6 +1,6 @@
 """The fast model in Triton's interpreter: small configurations, and stacks of experts from loaded weights.
 
-In float32, which the interpreter's products are right in. Import it in tests whose conftest sets TRITON_INTERPRET.
+In float32, which the interpreter's products are right in. tests/conftest.py has Triton interpret.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def small_configs() -> KernelConfigs:
             few=replace(shipped.moe.few, down=program, down_tokens=program, token_major_max=2),
         ),
         sampling=replace(shipped.sampling, stretch=128),
+        vision=replace(shipped.vision, queries=64, keys=64),
         penalties=replace(shipped.penalties, stretch=128),
         token_logprobs=replace(shipped.token_logprobs, stretch=128),
     )

@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from sparkstral.api import errors, openapi
 from sparkstral.api.anthropic_messages.route import messages_router
 from sparkstral.api.anthropic_messages.schema import CountTokensRequest, MessagesRequest
-from sparkstral.api.door import LoopbackNamesOnly, is_loopback
+from sparkstral.api.door import LoopbackNamesOnly, OriginForm, is_loopback
 from sparkstral.api.exchange import Door
 from sparkstral.api.health import health_router
 from sparkstral.api.keys import KeysOnly
@@ -72,6 +72,7 @@ def create_app(client: EngineClient, tokenizer: ChatTokenizer, config: ServerCon
             allow_headers=["*"],
             expose_headers=["*"],
         )
+    app.add_middleware(OriginForm)
     errors.install(app)
     openapi.install(app, *BODIES)
     admission = Admission(config.max_in_flight)

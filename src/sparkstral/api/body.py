@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -34,6 +35,11 @@ FOREIGN_NAMES = frozenset(
         "top_logprobs_num",
     )
 )  # fmt: skip
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"  # a pair
+    rb"|(?P<half>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
 SHOWN_CHARS = 60
 MIN_BYTES_PER_S = 64 << 10  # on average, after the time that any body has: a slow line's upload is faster
 
@@ -55,15 +61,23 @@ async def read_body(request: Request, config: ServerConfig) -> bytes:
             f"The body is declared as {media_type or 'nothing'}; send JSON with the header "
             "Content-Type: application/json."
         )
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        raise UnsupportedMediaTypeError(f"The body is declared as {encoding[:SHOWN_CHARS]}; send it as it is.")
     return await _read_limited(request, config.max_body_bytes, config.body_timeout_s)
 
 
 def parse(body: bytes) -> Any:
     """The body as Python values. NaN and Infinity pass here, so that the field which holds them can be named later.
+    Half of a surrogate pair, as a cut text leaves it, becomes U+FFFD: refused, it would lock an agent out for good.
     Raises RequestError for what is no JSON text in UTF-8 or is nested deeper than 200 levels."""
+    body = body.removeprefix(UTF8_BOM)
     try:
-        return from_json(body.removeprefix(UTF8_BOM))
+        return from_json(body)
     except ValueError as error:
+        whole = _ESCAPE.sub(lambda found: rb"\ufffd" if found["half"] else found[0], body)
+        if whole != body:
+            return parse(whole)
         raise RequestError(f"The body is not valid JSON in UTF-8: {error}.") from None
 
 

@@ -62,6 +62,19 @@ class LoopbackNamesOnly:
         await self._app(scope, receive, send)
 
 
+class OriginForm:
+    """Takes a request whose target is a whole URL, as clients write it to a proxy, for its path: RFC 9112 3.2.2."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].startswith(("http://", "https://")):
+            path = "/" + scope["path"].split("/", 3)[3] if scope["path"].count("/") > 2 else "/"
+            scope = {**scope, "path": path, "raw_path": path.encode()}
+        await self._app(scope, receive, send)
+
+
 def _without_port(host: str) -> str:
     name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
     return name.lower().removesuffix(".")

@@ -33,6 +33,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import compile_path
 from starlette.types import Scope
 
 from sparkstral.errors import (
@@ -46,6 +47,7 @@ from sparkstral.types import Failure
 
 logger = logging.getLogger(__name__)
 
+MAX_SHOWN_CHARS = 200  # of a path, in a sentence
 RETRY_AFTER_S = 5  # loading takes minutes: often enough to notice, seldom enough to cost nothing
 
 
@@ -196,19 +198,26 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
 async def _on_http_exception(request: Request, error: Exception) -> JSONResponse:
     """Errors of the router itself: unknown path, wrong method."""
     assert isinstance(error, HTTPException)  # registered for nothing else
-    path, method = request.url.path, request.method
+    path, method, headers = request.url.path[:MAX_SHOWN_CHARS], request.method, dict(error.headers or {})
     if error.status_code == 404:
         body = error_object(
             f"There is nothing at {path}; /openapi.json lists what is served.", "invalid_request_error", "not_found"
         )
     elif error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
+        headers["Allow"] = allowed = _methods(request) or headers.get("Allow", "another method")
         body = error_object(
             f"{path} takes {allowed}, not {method}.", "invalid_request_error", "method_not_allowed"
         )
     else:
         body = error_object(str(error.detail), "invalid_request_error", "http_error")
-    return _answer(request.scope, error.status_code, body, error.headers, error)
+    return _answer(request.scope, error.status_code, body, headers, error)
+
+
+def _methods(request: Request) -> str:
+    """All that the path of the request takes: the router's own error tells those of the first route that fits."""
+    paths = request.app.openapi()["paths"].items()
+    fitting = [methods for path, methods in paths if compile_path(path)[0].match(request.url.path)]
+    return ", ".join(sorted({method.upper() for methods in fitting for method in methods}))
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:

@@ -46,6 +46,7 @@ def models_router(client: EngineClient, served_name: str) -> APIRouter:
             "max_model_len": client.info.max_model_len,
         }
 
+    @router.head("", include_in_schema=False)
     @router.get("/", include_in_schema=False)
     @router.get("")
     async def list_models(request: Request) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def models_router(client: EngineClient, served_name: str) -> APIRouter:
             return {**models, "has_more": False, "first_id": served_name, "last_id": served_name}
         return {"object": "list", **models}
 
+    @router.head("/{model:path}", include_in_schema=False)
     @router.get("/{model:path}")
     async def get_model(model: str, request: Request) -> dict[str, Any]:
         """The served model by its name; 404 for any other."""

@@ -19,6 +19,7 @@ from sparkstral.api.openai_responses.tools import ClientTool
 from sparkstral.types import (
     ChatMessage,
     Failed,
+    Failure,
     Finished,
     OutputEvent,
     ReasoningDelta,
@@ -138,10 +139,14 @@ class ResponseBuilder:
                 events.append(self._whole("response.incomplete" if is_cut else "response.completed"))
             case Failed(failure):
                 events += self._end("incomplete")
-                error = {"code": "server_error", "message": failure.message}
-                self.response |= {"status": "failed", "error": error}
+                self.give_up(failure)
                 events.append(self._whole("response.failed"))
         return events
+
+    def give_up(self, failure: Failure | None) -> None:
+        """There is no end to come: it has failed, or its client has left."""
+        error = failure and {"code": "server_error", "message": failure.message}
+        self.response |= {"status": "failed" if failure else "cancelled", "error": error}
 
     def write(self, event: OutputEvent) -> bytes:
         """The same as server-sent events."""

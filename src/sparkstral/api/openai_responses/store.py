@@ -32,7 +32,9 @@ class ResponseStore:
         self._items: dict[str, dict[str, Any]] = {}  # of all outputs, by their ids
 
     def add(self, response: dict[str, Any], messages: tuple[ChatMessage, ...]) -> None:
-        """Keep a response, unless it alone is more than the store may hold; forget the ones unused for longest."""
+        """Keep a response, instead of what was kept of it before, unless it alone is more than the store may hold;
+        forget the ones unused for longest."""
+        self.delete(response["id"])
         num_bytes = len(json.dumps(response)) + sum(_num_bytes(message) for message in messages)
         if num_bytes > self._max_bytes:
             return
