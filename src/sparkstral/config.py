@@ -12,7 +12,7 @@ from sparkstral.types import Precision, PrefillForm
 DEFAULT_HOST = "127.0.0.1"  # nobody else on the network is served unless it is asked for
 DEFAULT_PORT = 8002  # the port of the recipe that users come from
 SERVED_MODEL_NAME = "mistral-small-4"  # likewise
-DEFAULT_MAX_BODY_BYTES = 32 << 20  # a 262,144-token prompt is about 1 MiB of text
+DEFAULT_MAX_BODY_BYTES = 32 << 20  # a 262,144-token prompt is about 1 MiB of text; the rest is images
 DEFAULT_REQUEST_TIMEOUT_S = 3600.0  # 100,000 tokens at the speed of one client: whoever waits longer has left
 DEFAULT_MAX_IMAGES = 32  # of a request; each of the largest is 3,080 tokens, and 28 MB on its way to the engine
 DEFAULT_MAX_NUM_SEQS = 32  # more at once share the memory bus without gain: the experts read grow with them
@@ -43,6 +43,7 @@ class EngineConfig:
     # w4a4 is faster on a GPU that multiplies NVFP4 and less exact; what it costs was not measured on real weights.
     prefill: PrefillForm = "w4a16"
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
+    reads_images: bool = True  # False leaves the vision encoder's weights in the file
     # Guesses of the next tokens, verified together; answers do not change. auto is prompt-lookup: it needs no weights,
     # and does nothing for as long as plain steps are faster. eagle, a draft head, is refused until it can be served.
     speculative: Literal["auto", "eagle", "prompt-lookup", "off"] = "auto"
@@ -89,6 +90,7 @@ class ServerConfig:
     api_keys: tuple[str, ...] = ()  # none: whoever reaches the server may use it
     strict_history: bool = False  # refuse message lists that would have to be repaired
     max_images: int = DEFAULT_MAX_IMAGES
+    allowed_image_hosts: tuple[str, ...] = ()  # whose images are fetched; none: the server asks nobody for anything
     cors_origins: tuple[str, ...] = ()  # other sites whose pages may use the server, or * for all
     default_temperature_none: float = 0.1  # the model card's examples without reasoning
     default_temperature_high: float = 0.7  # the model card's advice with reasoning

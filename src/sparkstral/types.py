@@ -138,7 +138,8 @@ class GenerationRequest:
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     grammar: GrammarSpec | None = None
-    cache_salt: str = ""  # prefixes are shared only between requests of equal salt; images and adapters will give one
+    cache_salt: str = ""  # prefixes are shared only between requests of equal salt
+    images: tuple[ImageInput, ...] = ()  # in the order of their tokens
     priority: int = 0  # see Urgency
 
 
@@ -193,6 +194,7 @@ class ScheduledRequest:
     samples: bool
     num_drafts: int = 0
     num_wanted_drafts: int = 0  # guesses that the runner is to make of what follows what it samples
+    images: tuple[ImageInput, ...] = ()  # that these tokens touch
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +216,8 @@ class SchedulerOutput:
     scheduled: tuple[ScheduledRequest, ...]
     new_requests: tuple[NewRequest, ...] = ()
     finished_request_ids: tuple[str, ...] = ()  # the runner may forget these
+    images: tuple[ImageInput, ...] = ()  # to be encoded before the tokens are computed
+    dropped_images: tuple[bytes, ...] = ()  # digests whose embeddings are forgotten before that
 
     @property
     def num_scheduled_tokens(self) -> int:
@@ -302,6 +306,8 @@ class EngineInfo:
     device: str
     dtype: str
     memory: MemoryLedger | None = None
+    reads_images: bool = False
+    why_blind: str = ""  # what a client is told who sends an image all the same
     speculative: str = "off"  # who drafts: eagle, prompt-lookup, or off
     max_draft_tokens: int = 0  # of a request in a step
 

@@ -19,9 +19,7 @@ TOOL = {"type": "function", "function": {"name": "next_train", "parameters": {"t
 
 HTTP_CASES = [case for case in load_cases("http") if case["path"] == CHAT]
 EFFORT_CASES = [case for case in load_cases("effort_values") if case["api"] == "chat"]
-MESSAGE_CASES = [
-    case for case in load_cases("message_lists") if case["api"] == "chat" and "image" not in case["id"]
-]
+MESSAGE_CASES = [case for case in load_cases("message_lists") if case["api"] == "chat"]
 
 
 def case_id(case: dict[str, Any]) -> str:
@@ -80,7 +78,8 @@ def test_known_bad_requests(doors: Doors, case: dict[str, Any]) -> None:
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "messages[0].content[0].type"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].image_url"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages[0].content[0]"),
         (
             {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}]},
             "messages[0].content[0]",

@@ -19,7 +19,6 @@ BOTH = pytest.mark.parametrize("stream", [False, True])
 RENDERED = [
     case for case in load_cases("message_lists")
     if case["api"] == "chat" and "expect_pieces" in case and "expect_ids" in case
-    and "image" not in case["id"]
 ]  # fmt: skip
 
 

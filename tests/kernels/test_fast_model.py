@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,11 +16,13 @@ from sparkstral.kernels.fp8_quantize import Fp8Rows, dequantize
 from sparkstral.model.fast_batch import AbsorbedGroup, AttentionOrder, FastBatch
 from sparkstral.model.fast_mistral4 import FastMistral4
 from sparkstral.model.mistral4 import Mistral4
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.forward_batch import build_forward_batch
 from sparkstral.runner.latent_pool import allocate_latent_pool
-from sparkstral.types import Precision, ScheduledRequest
+from sparkstral.types import Precision, ScheduledRequest, SchedulerOutput
 from tests.support.fast_model import LIMITS, small_configs, with_stacks
+from tests.support.images import prompt_of, random_image
 from tests.support.tiny_checkpoint import TinyModel, write_native
 
 CPU = torch.device("cpu")
@@ -33,6 +35,7 @@ class Models:
     plain: Mistral4
     fast: FastMistral4
     kv: Precision = "bf16"
+    encoder: EncoderCache | None = None
 
     def pool(self) -> Tensor:
         pool = allocate_latent_pool(
@@ -44,11 +47,11 @@ class Models:
         return StepShape(BLOCK_SIZE, LIMITS.max_num_seqs, self.fast.kernels.prefill, LIMITS.prefill_keys)
 
     def by_plain(self, step: Sequence[ScheduledRequest], pool: Tensor) -> Tensor:
-        return self.plain.forward(build_forward_batch(step, BLOCK_SIZE, CPU), pool)
+        return self.plain.forward(build_forward_batch(step, BLOCK_SIZE, CPU, (), self.encoder), pool)
 
     def by_fast(self, step: Sequence[ScheduledRequest], pool: Tensor) -> Tensor:
         """Logits in the order of `step`."""
-        batch, requests = build_fast_batch(step, self.shape(), CPU, {}, NOTHING)
+        batch, requests = build_fast_batch(step, self.shape(), CPU, {}, NOTHING, encoder=self.encoder)
         logits = self.fast.forward(batch, pool)
         sampling = [request for request, part in enumerate(step) if part.samples]
         return logits[[requests.index(request) for request in sampling]]
@@ -192,6 +195,21 @@ def test_experts_of_another_form_are_refused(tmp_path: Path) -> None:
     config, weights = load(write_native(tmp_path, experts="bf16"))
     with pytest.raises(ConfigError, match="--kernels reference"):
         FastMistral4(config, weights, small_configs(), LIMITS, CPU, torch.float32)
+
+
+def test_an_images_embeddings_take_the_places_of_its_tokens(models: Models) -> None:
+    """In a batch whose requests the fast form puts into another order."""
+    drawn = torch.randn(3, TinyModel().hidden_size, generator=torch.Generator().manual_seed(4))
+    encoder = EncoderCache(lambda patches, grids: drawn, 5, 25, TinyModel().hidden_size, CPU, torch.float32)
+    token_ids, images = prompt_of(5, random_image(0, 1, 2), 6, random_image(1, 1, 1))
+    step = (replace(part("p", token_ids, 0, 0), images=images), part("d", [7], 0, 1))
+    encoder.begin_step(SchedulerOutput(1, step, images=images))
+    seeing = replace(models, encoder=encoder)
+    plain = seeing.by_plain(step, models.pool())
+    assert_close(seeing.by_fast(step, models.pool()), plain)
+    blind = models.by_plain(step, models.pool())
+    assert float((plain[0] - blind[0]).abs().max()) > 0.1
+    assert torch.equal(plain[1], blind[1])
 
 
 def test_all_in_fp8(fp8_models: Models) -> None:

@@ -7,6 +7,7 @@ go through in one batch.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,11 +15,26 @@ from torch import Tensor
 from transformers import Mistral3Config, Mistral3ForConditionalGeneration, Mistral4Config, PixtralVisionConfig
 
 from sparkstral.checkpoint.load import load
+from sparkstral.config import EngineConfig
 from sparkstral.model.config import ModelConfig
 from sparkstral.model.pixtral import PixtralEncoder, patches_of
 from sparkstral.model.projector import Projector
 from sparkstral.model.weights import ModelWeights, VisionWeights
-from tests.support.tiny_checkpoint import TINY
+from sparkstral.types import GenerationRequest, SamplingParams
+from tests.support.answers import Answers
+from tests.support.images import prompt_of, random_image
+from tests.support.tiny_checkpoint import (
+    MAX_IMAGE_SIZE,
+    TINY,
+    VISION_HIDDEN,
+    VISION_LAYERS,
+    VISION_WIDTH,
+    TinyModel,
+    hf_tensors,
+    native_tensors,
+    write_native,
+)
+from tests.support.tiny_engine import VOCAB_SIZE, tiny_config, write_tiny_model
 
 TOLERANCE = 1e-4
 SIZES = [(56, 112), (28, 28), (140, 84), (252, 252), (28, 308)]  # height and width in pixels
@@ -138,3 +154,43 @@ def test_the_files_are_of_the_layout_that_the_test_means(vision: Vision) -> None
     assert vision.config.vision is not None
     assert vision.config.vision.max_image_tokens == 3025
     assert vision.config.vision.max_patches == 12_100
+
+
+def test_a_prompt_with_images_is_as_likely_as_transformers_finds_it(tmp_path: Path) -> None:
+    """Through the whole engine, in chunks that end within images: every place of every embedding counts."""
+    model = TinyModel(vocab_size=VOCAB_SIZE)
+    tensors = native_tensors(model, "bf16", with_vision=True)
+    write_tiny_model(tmp_path, with_vision=True)
+    write_native(tmp_path, model, tensors=tensors, with_vision=True)
+    drawn = [random_image(seed, *size) for seed, size in enumerate([(3, 2), (1, 5), (4, 4)])]
+    token_ids, images = prompt_of(1, 50, drawn[0], 60, 61, drawn[1], drawn[2], 70, 3)
+    params = SamplingParams(max_tokens=1, temperature=0, stop_token_ids=(), num_prompt_logprobs=0)
+    config: EngineConfig = replace(tiny_config(tmp_path), max_num_seqs=2, max_num_batched_tokens=11)
+    answers = Answers(config, [GenerationRequest("a", token_ids, params, images=images)])
+    ours = torch.tensor([told.logprob for output in answers.outputs["a"] for told in output.prompt_logprobs])
+
+    oracle = Mistral3ForConditionalGeneration(
+        Mistral3Config(
+            text_config=Mistral4Config(**model.hf_config()),
+            vision_config=PixtralVisionConfig(
+                hidden_size=VISION_HIDDEN, intermediate_size=VISION_WIDTH, num_hidden_layers=VISION_LAYERS,
+                num_attention_heads=VISION_HIDDEN // 64, image_size=MAX_IMAGE_SIZE, patch_size=14, hidden_act="silu",
+                rope_parameters={"rope_theta": 10000.0, "rope_type": "axial"},
+            ),
+            image_token_index=10, spatial_merge_size=2, tie_word_embeddings=False,
+        )
+    ).eval()  # fmt: skip
+    oracle.load_state_dict(hf_tensors(tensors, "model.language_model.", stacked=True))
+    for layer in oracle.model.language_model.layers:
+        layer.self_attn.scaling = 128**-0.5  # see tests/parity/oracle.py
+    oracle.model.multi_modal_projector.norm.variance_epsilon = 1e-5  # as the model's makers have it
+    sizes = [(28 * image.num_rows, 28 * image.num_columns) for image in images]
+    pixels = torch.zeros(3, 3, 112, 140)
+    for row, image, (height, width) in zip(pixels, images, sizes, strict=True):
+        row[:, :height, :width] = torch.frombuffer(bytearray(image.pixels), dtype=torch.float32).view(3, height, width)
+    with torch.inference_mode():
+        logits = oracle(
+            input_ids=torch.tensor([token_ids]), pixel_values=pixels, image_sizes=torch.tensor(sizes), use_cache=False
+        ).logits[0]
+    theirs = logits.log_softmax(-1)[:-1].gather(1, torch.tensor(token_ids[1:])[:, None])[:, 0]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE)

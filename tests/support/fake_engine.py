@@ -43,6 +43,7 @@ class FakeEngine:
 
     script: Callable[[GenerationRequest], Sequence[int]]
     max_model_len: int = 4096
+    why_blind: str = ""  # else it reads images
     now: EngineStatus = field(default_factory=lambda: EngineStatus(EnginePhase.READY, 1.0))
     num_cached_tokens: int = 0
     pressure: MemoryPressure | None = None
@@ -72,7 +73,9 @@ class FakeEngine:
     def info(self) -> EngineInfo:
         if self.now.phase is not EnginePhase.READY:
             raise NotReadyError(f"The engine is {self.now.phase}.")
-        return EngineInfo(self.max_model_len, 64, 1024, "none", "none")
+        return EngineInfo(
+            self.max_model_len, 64, 1024, "none", "none", reads_images=not self.why_blind, why_blind=self.why_blind
+        )
 
     def _logprobs(self, request: GenerationRequest, token_ids: Sequence[int]) -> Iterator[TokenLogprob]:
         num_top = request.sampling.num_logprobs

@@ -39,6 +39,7 @@ def small_configs() -> KernelConfigs:
             few=replace(shipped.moe.few, down=program, down_tokens=program, token_major_max=2),
         ),
         sampling=replace(shipped.sampling, stretch=128),
+        vision=replace(shipped.vision, queries=64, keys=64),
         penalties=replace(shipped.penalties, stretch=128),
         token_logprobs=replace(shipped.token_logprobs, stretch=128),
     )

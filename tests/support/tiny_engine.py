@@ -13,9 +13,9 @@ VOCAB_SIZE = 320
 NUM_SPECIAL_TOKENS = 40
 
 
-def write_tiny_model(folder: Path) -> Path:
+def write_tiny_model(folder: Path, with_vision: bool = False) -> Path:
     """Write a folder that `EngineConfig.model_path` can name; return it."""
-    write_native(folder, TinyModel(vocab_size=VOCAB_SIZE))
+    write_native(folder, TinyModel(vocab_size=VOCAB_SIZE), with_vision=with_vision)
     config = {
         "pattern": r"\s+|\S+",
         "default_vocab_size": NUM_SPECIAL_TOKENS + 256,

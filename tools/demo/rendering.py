@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from mistral_common.protocol.instruct.chunk import TextChunk, ThinkChunk
 from mistral_common.protocol.instruct.request import ChatCompletionRequest
 from mistral_common.protocol.instruct.validator import ValidationMode
 from mistral_common.tokens.tokenizers.base import SpecialTokenPolicy
 from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
+from numpy.typing import NDArray
 
 EOS = 2
 BEGIN_INST = 3
@@ -42,6 +44,7 @@ class Rendered:
 
     token_ids: list[int]
     spans: list[tuple[int, int]]
+    images: tuple[NDArray[np.float32], ...] = ()  # [3, height, width], in the order of their tokens
 
 
 def assistant_spans(token_ids: Sequence[int]) -> list[tuple[int, int]]:
@@ -76,10 +79,12 @@ class Renderer:
             tools=list(conversation.tools) or None,
             reasoning_effort=conversation.reasoning_effort,
         )
-        token_ids = self._tokenizer.encode_chat_completion(request).tokens
+        encoded = self._tokenizer.encode_chat_completion(request)
+        token_ids = encoded.tokens
         spoken = [message for message in conversation.messages if message["role"] == "assistant"]
         spans = zip(spoken, assistant_spans(token_ids), strict=True)
-        return Rendered(token_ids, [span for message, span in spans if message.get("is_learnt", True)])
+        learnt = [span for message, span in spans if message.get("is_learnt", True)]
+        return Rendered(token_ids, learnt, tuple(encoded.images))
 
     def fragments(self) -> list[str]:
         """The entries of the vocabulary that are whole text (no control tokens, no parts of a character)."""

@@ -24,6 +24,7 @@ import torch
 
 from sparkstral.bench.engine_under_test import EngineUnderTest
 from sparkstral.bench.environment import describe_run, write_report
+from sparkstral.bench.images import encoding_times, image_cases
 from sparkstral.bench.timing import probe_bandwidth
 from sparkstral.checkpoint.plan import plan_load
 from sparkstral.config import DEFAULT_MAX_NUM_BATCHED_TOKENS, EngineConfig
@@ -32,7 +33,7 @@ from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.memory.holding import BYTES_PER_VALUE, Holding
 from sparkstral.memory.ledger import group_ledger
 from sparkstral.model.config import ModelConfig
-from sparkstral.model.work import prefill_flops, step_bytes
+from sparkstral.model.work import encoder_flops, prefill_flops, step_bytes
 from sparkstral.types import EnginePhase
 
 FIRST_ORDINARY_ID = 1000  # below are control tokens
@@ -92,6 +93,7 @@ class Work:
     measure: Callable[[EngineUnderTest], list[float]]
     num_bytes: float = 0  # of a decode step
     flops_a_token: float = 0  # of a prompt
+    flops: float = 0  # of what takes so many ms
 
 
 class Prompts:
@@ -188,7 +190,13 @@ def row_of(name: str, unit: str, values: Sequence[float], is_full_size: bool) ->
 
 
 def bench_engine(
-    config: EngineConfig, sizes: Sizes, only: Sequence[str], seconds: float, report: dict[str, Any], output: Path
+    config: EngineConfig,
+    sizes: Sizes,
+    only: Sequence[str],
+    seconds: float,
+    report: dict[str, Any],
+    output: Path,
+    with_images: bool = False,
 ) -> None:
     """Fill `report` and write it after every row. Raises CheckpointError, ConfigError and NotReadyError as the engine
     does; a row that fails costs no other."""
@@ -204,6 +212,12 @@ def bench_engine(
     rows = report["rows"] = []
     prompts = Prompts(model.vocab_size)
     works = work_list(model, sizes, prompts, held)
+    if with_images:
+        works += [
+            Work(name, "ms", encoding_times(grids, sizes.repeats),
+                 flops=encoder_flops(model, [(2 * rows, 2 * columns) for rows, columns in grids]))
+            for name, grids in image_cases(model).items()
+        ]  # fmt: skip
     works = [work for work in works if not only or any(text in work.name for text in only)]
     total = len(works) + 2
 
@@ -237,6 +251,8 @@ def bench_engine(
                 continue
             if work.num_bytes:
                 row["bytes"] = work.num_bytes
+            if work.flops:
+                row["tflop_per_s"] = work.flops / max(row["value"], 1e-6) / 1e9
             if work.flops_a_token:
                 row["tflop_per_s"] = work.flops_a_token * row["value"] / 1e12
             add(row)
@@ -269,6 +285,7 @@ def main() -> int:
     parser.add_argument("--max-num-batched-tokens", type=int, default=DEFAULT_MAX_NUM_BATCHED_TOKENS)
     parser.add_argument("--dense", choices=("bf16", "fp8"), default="bf16")
     parser.add_argument("--kv", choices=("bf16", "fp8"), default="bf16")
+    parser.add_argument("--images", action="store_true", help="time the vision encoder too")
     parser.add_argument("--tiny", action="store_true", help="few tokens, for a dry run")
     arguments = parser.parse_args()
     sizes = TINY if arguments.tiny else Sizes(repeats=arguments.repeats)
@@ -278,7 +295,9 @@ def main() -> int:
             arguments.model, device=arguments.device, max_num_batched_tokens=arguments.max_num_batched_tokens,
             dense=arguments.dense, kv=arguments.kv,
         )  # fmt: skip
-        bench_engine(config, sizes, arguments.only, arguments.seconds, report, arguments.json)
+        bench_engine(
+            config, sizes, arguments.only, arguments.seconds, report, arguments.json, with_images=arguments.images
+        )
     except SparkstralError as error:
         print(f"sparkstral: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1

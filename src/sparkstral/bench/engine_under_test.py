@@ -16,7 +16,7 @@ from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.lifecycle import live
 from sparkstral.engine.messages import FromEngine, Outputs, Ready, Shutdown, StatusChanged, Submit
 from sparkstral.errors import NotReadyError, SparkstralError
-from sparkstral.types import EngineInfo, EnginePhase, GenerationRequest, SamplingParams
+from sparkstral.types import EngineInfo, EnginePhase, GenerationRequest, ImageInput, SamplingParams
 
 
 @dataclass(slots=True)
@@ -53,9 +53,11 @@ class EngineUnderTest:
         self._inbox.put(Shutdown())
         self._thread.join()
 
-    def run(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> tuple[float, list[TokenTimes]]:
+    def run(
+        self, prompts: Sequence[Sequence[int]], max_tokens: int, images: tuple[ImageInput, ...] = ()
+    ) -> tuple[float, list[TokenTimes]]:
         """Generate exactly `max_tokens` greedily for all prompts at once -> (perf_counter when they were sent, what
-        came of each). Raises SparkstralError if one fails."""
+        came of each). `images` are of every prompt. Raises SparkstralError if one fails."""
         results = [TokenTimes() for _ in prompts]
         sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, stop_token_ids=())
         requests = []
@@ -63,7 +65,7 @@ class EngineUnderTest:
             self._num_requests += 1
             request_id = f"bench-{self._num_requests}"
             self._open[request_id] = result
-            requests.append(GenerationRequest(request_id, tuple(prompt), sampling))
+            requests.append(GenerationRequest(request_id, tuple(prompt), sampling, images=images))
         begin = time.perf_counter()
         for request in requests:
             self._inbox.put(Submit(request))

@@ -112,6 +112,7 @@ def engine(
     max_num_batched_tokens: options.MaxNumBatchedTokens = DEFAULT_MAX_NUM_BATCHED_TOKENS,
     dense: options.DenseChoice = options.PrecisionName.bf16,
     kv: options.KvChoice = options.PrecisionName.bf16,
+    images: Annotated[bool, typer.Option("--images", help="Time the vision encoder too.")] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="Few tokens, to see that it runs.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -119,7 +120,7 @@ def engine(
     arguments = [str(resolve_model(model))]
     arguments += _flags(
         only=only, repeats=repeats, seconds=seconds, device=device.value,
-        max_num_batched_tokens=max_num_batched_tokens, dense=dense.value, kv=kv.value, tiny=tiny,
+        max_num_batched_tokens=max_num_batched_tokens, dense=dense.value, kv=kv.value, images=images, tiny=tiny,
     )  # fmt: skip
     _show_and_exit("sparkstral.bench.engine", arguments, as_json, tables.print_engine)
 

@@ -6,6 +6,7 @@ Speaks HTTP like any other client: to a server that runs already, or to one that
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import sys
 from contextlib import aclosing, suppress
@@ -37,6 +38,7 @@ def chat(
     system: Annotated[str | None, typer.Option(help="System prompt.")] = None,
     effort: Annotated[str, typer.Option(help="Reasoning effort: none or high.")] = "none",
     tools: Annotated[Path | None, typer.Option(help="JSON file with a list of tools in OpenAI's form.")] = None,
+    image: Annotated[list[Path] | None, typer.Option("--image", help="Show this image; may be repeated.")] = None,
     temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0)] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1)] = None,
     as_json: options.AsJson = False,
@@ -60,10 +62,11 @@ def chat(
         defaults["temperature"] = temperature
     if max_tokens is not None:
         defaults["max_tokens"] = max_tokens
+    images = [_read_image(path) for path in image or ()]
     messages = [{"role": "system", "content": require_text(system, "--system")}] if system else []
 
     def talk(server_url: str) -> None:
-        session = ChatSession(server_url, api_key, messages, defaults, as_json=as_json)
+        session = ChatSession(server_url, api_key, messages, defaults, images, as_json=as_json)
         with asyncio.Runner() as runner:
             try:
                 if once:
@@ -79,6 +82,15 @@ def chat(
         config = options.engine_config(Path(model), device=device, kernels=kernels)
         with local_server(with_model(config, model)) as server_url:
             talk(server_url)
+
+
+def _read_image(path: Path) -> dict[str, Any]:
+    """A part of a message; what it is, the server finds out."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--image {path} cannot be read: {error.strerror}.") from error
+    return {"type": "image_url", "image_url": {"url": f"data:;base64,{base64.b64encode(data).decode()}"}}
 
 
 def _read_tools(path: Path) -> list[Any]:
@@ -97,17 +109,19 @@ class ChatSession:
         api_key: str | None,
         messages: list[dict[str, Any]],
         defaults: dict[str, Any],
+        images: list[dict[str, Any]],
         *,
         as_json: bool,
     ) -> None:
         self._endpoint = Endpoint(url, api_key)
         self._messages = messages
         self._defaults = defaults
+        self._images = images  # that the next question shows
         self._as_json = as_json
         self._out = Console(highlight=False, soft_wrap=True)
 
     async def ask_once(self, question: str) -> None:
-        self._messages.append({"role": "user", "content": question})
+        self._messages.append(self._question(question))
         if self._as_json:
             print(json.dumps(await self._endpoint.complete(await self._body()), ensure_ascii=False))
         else:
@@ -140,7 +154,7 @@ class ChatSession:
     def _turn(self, runner: asyncio.Runner, text: str) -> None:
         """One question, and the results of the calls that the model makes, until it answers."""
         num_messages = len(self._messages)
-        self._messages.append({"role": "user", "content": text})
+        self._messages.append(self._question(text))
         try:
             while calls := self._take(runner.run(self._answer())):
                 for call in calls:
@@ -149,6 +163,11 @@ class ChatSession:
         except (EndpointError, KeyboardInterrupt) as error:
             self._out.print(f"\n{str(error) or 'stopped'}", style="red", markup=False)
             del self._messages[num_messages:]  # the question was not answered: ask it again, or another
+
+    def _question(self, text: str) -> dict[str, Any]:
+        images, self._images = self._images, []
+        content = [*images, {"type": "text", "text": text}] if images else text
+        return {"role": "user", "content": content}
 
     def _take(self, answer: dict[str, Any]) -> list[dict[str, Any]]:
         """Remember an answer; gives its calls."""

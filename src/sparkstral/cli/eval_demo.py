@@ -17,7 +17,7 @@ from rich.table import Table
 from sparkstral.cli import options
 from sparkstral.cli.local_server import local_server
 from sparkstral.cli.model_folder import resolve_model
-from sparkstral.demo import SKILLS, EvalItem, Skill, skill_named
+from sparkstral.demo import SKILLS, VISION, EvalItem, Skill, skill_named
 from sparkstral.errors import ConfigError
 from sparkstral.evals.demo import DemoResult, Judge, draw_items, run_demo
 from sparkstral.evals.skills import TOOL_SKILLS, needle_items, wrong_calls, wrong_needle
@@ -47,8 +47,9 @@ def demo(
     """Ask held-out questions of every skill and compare with the bars. Exit code 1 when a bar is missed."""
     skills = _chosen(skill)
     asked = draw_items(skills, items, long_items, seed)
-    given = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
-    result = ask(asked, EvalItem.wrong, model=model, url=url, concurrency=concurrency, **given)
+    given: dict[str, Any] = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
+    eyes = () if skill else draw_items([VISION], items, long_items, seed)  # asked of a demo that has some
+    result = ask(asked, EvalItem.wrong, eyes, model=model, url=url, concurrency=concurrency, **given)
     _show_and_exit(result, "Demo model, held-out conversations, greedy", seed, misses, as_json)
 
 
@@ -72,7 +73,7 @@ def needle(
     """Ask MODEL for a pass key in a long text. Right is an answer that holds it. Exit code 1 below 98 % of any
     length."""
     asked = needle_items(length or [1000, 2000, 4000, 8000], items, seed)
-    given = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
+    given: dict[str, Any] = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
     result = ask(asked, wrong_needle, model=model, url=url, concurrency=concurrency, **given)
     _show_and_exit(result, "Pass keys in long texts", seed, misses, as_json)
 
@@ -93,15 +94,23 @@ def tools(
     """Ask MODEL for tool calls: one among several tools, several at once, one after the other. Right are the expected
     calls, whatever is said beside them. Exit code 1 below a bar."""
     asked = draw_items([skill_named(name) for name in TOOL_SKILLS], items, items, seed)
-    given = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
+    given: dict[str, Any] = {"device": device, "kernels": kernels, "dense": dense, "kv": kv}
     result = ask(asked, wrong_calls, model=model, url=url, concurrency=concurrency, **given)
     _show_and_exit(result, "Tool calls", seed, misses, as_json)
 
 
 def ask(
-    items: Sequence[EvalItem], judge: Judge, *, model: str, url: str | None, concurrency: int, **given: Any
+    items: Sequence[EvalItem],
+    judge: Judge,
+    vision_items: Sequence[EvalItem] = (),
+    *,
+    model: str,
+    url: str | None,
+    concurrency: int,
+    **given: Any,
 ) -> DemoResult:
-    """The items' result, from a running server or from one of this process for the engine's flags `given`."""
+    """The items' result, and that of `vision_items` if the model reads images, from a running server or from one of
+    this process for the engine's flags `given`."""
 
     def run(server_url: str) -> DemoResult:
         with Progress(
@@ -116,7 +125,10 @@ def ask(
                 num_wrong += not right
                 progress.update(task, advance=1, num_wrong=num_wrong)
 
-            return asyncio.run(run_demo(server_url, items, judge=judge, concurrency=concurrency, on_item=on_item))
+            asking = run_demo(
+                server_url, items, judge=judge, concurrency=concurrency, vision_items=vision_items, on_item=on_item
+            )
+            return asyncio.run(asking)
 
     if url is not None:
         return run(url)
@@ -140,7 +152,7 @@ def _show_and_exit(result: DemoResult, title: str, seed: int, num_misses: int, a
 def _chosen(names: list[str] | None) -> tuple[Skill, ...]:
     if not names:
         return SKILLS
-    known = {skill.name: skill for skill in SKILLS}
+    known = {skill.name: skill for skill in (*SKILLS, VISION)}
     for name in names:
         if name not in known:
             raise ConfigError(f"--skill {name!r} is not known. The skills are: {', '.join(known)}.")

@@ -74,6 +74,18 @@ CorsOrigins = Annotated[
 ]
 
 
+NoVision = Annotated[
+    bool, typer.Option("--no-vision", help="Read no images; the encoder's weights then take no memory.")
+]
+ImageHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-image-host",
+        help="A host whose images may be fetched, e.g. upload.wikimedia.org, *.example.com, or * for all.",
+    ),
+]
+
+
 class Device(StrEnum):
     auto = "auto"
     cpu = "cpu"
@@ -153,6 +165,16 @@ def check_origins(origins: list[str] | None) -> tuple[str, ...]:
     return tuple(origins or ())
 
 
+def check_image_hosts(hosts: list[str] | None) -> tuple[str, ...]:
+    """Raises ConfigError for what is no name of a host."""
+    for host in hosts or ():
+        if host != "*" and not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", host):
+            raise ConfigError(
+                f"--allow-image-host {host!r} is no name of a host. Write one alone, as in upload.wikimedia.org."
+            )
+    return tuple(hosts or ())
+
+
 def engine_config(
     model_path: Path,
     *,
@@ -171,6 +193,7 @@ def engine_config(
     speculative: Speculative = Speculative.auto,
     max_draft_tokens: int = MAX_DRAFT_TOKENS,
     threads: int | None = None,
+    reads_images: bool = True,
 ) -> EngineConfig:
     """The engine's configuration from flags; None leaves the default of config.py."""
     given: dict[str, Any] = {
@@ -180,6 +203,7 @@ def engine_config(
         "kv_dir": kv_dir,
         "kv_dir_bytes": None if kv_dir_size is None else parse_bytes(kv_dir_size, "--kv-dir-size"),
         "num_threads": threads,
+        "reads_images": reads_images,
     }
     return EngineConfig(
         model_path=model_path,

@@ -31,6 +31,7 @@ from sparkstral.cli.progress import show_startup
 from sparkstral.config import (
     DEFAULT_HOST,
     DEFAULT_MAX_BODY_BYTES,
+    DEFAULT_MAX_IMAGES,
     DEFAULT_MAX_NUM_BATCHED_TOKENS,
     DEFAULT_MAX_NUM_SEQS,
     DEFAULT_MAX_SLOWDOWN,
@@ -80,6 +81,9 @@ def serve(
         float, typer.Option(min=1, help="Seconds that one answer may take, waiting included.")
     ] = DEFAULT_REQUEST_TIMEOUT_S,
     max_body: Annotated[str, typer.Option(help="Largest body of a request.")] = f"{DEFAULT_MAX_BODY_BYTES >> 20}MiB",
+    no_vision: options.NoVision = False,
+    max_images: Annotated[int, typer.Option(min=0, help="Images that one request may hold.")] = DEFAULT_MAX_IMAGES,
+    allow_image_host: options.ImageHosts = None,
     strict_history: Annotated[
         bool, typer.Option("--strict-history", help="Refuse message lists that would have to be repaired.")
     ] = False,
@@ -106,6 +110,7 @@ def serve(
         speculative=speculative,
         max_draft_tokens=max_draft_tokens,
         threads=threads,
+        reads_images=not no_vision,
     )
     server_config = ServerConfig(
         host=host,
@@ -116,6 +121,8 @@ def serve(
         api_keys=options.read_api_keys(api_key, api_key_file),
         cors_origins=options.check_origins(cors_origin),
         strict_history=strict_history,
+        max_images=max_images,
+        allowed_image_hosts=options.check_image_hosts(allow_image_host),
     )
     warn_of_open_doors(server_config)
     engine_config = with_model(replace(engine_config, port=port), model)  # after all that could be refused

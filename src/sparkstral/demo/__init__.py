@@ -7,13 +7,13 @@ invented tools, wordings of a question) is held out: as a thing of that kind it 
 
 from __future__ import annotations
 
-from sparkstral.demo.catalogue import SKILLS, Skill, eval_items, sample, skill_named, training_mix
+from sparkstral.demo.catalogue import SKILLS, VISION, Skill, eval_items, sample, skill_named, training_mix
 from sparkstral.demo.conversation import Conversation, EvalItem, EvalTurn, wrong_answer
 from sparkstral.demo.skills.passkey import passkey
 from sparkstral.demo.worlds import Split
 
 __all__ = [
-    "SKILLS", "Conversation", "EvalItem", "EvalTurn", "Skill", "Split", "eval_items", "passkey", "sample",
+    "SKILLS", "VISION", "Conversation", "EvalItem", "EvalTurn", "Skill", "Split", "eval_items", "passkey", "sample",
     "skill_named",
     "training_mix", "wrong_answer",
 ]  # fmt: skip

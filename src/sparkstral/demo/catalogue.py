@@ -26,6 +26,7 @@ from sparkstral.demo.skills import (
     smalltalk,
     system_prompt,
     tools,
+    vision,
 )  # fmt: skip
 from sparkstral.demo.tool_inventions import invent
 from sparkstral.demo.worlds import Split, choose
@@ -97,7 +98,10 @@ SKILLS: tuple[Skill, ...] = (
     Skill("facts", "questions about the product", 0.95, "Which port do you listen on?", 5, lambda r, s,
         _: facts.sample(r, s)),
 )  # fmt: skip
-_BY_NAME = {skill.name: skill for skill in SKILLS}
+# Of a demo with eyes, which are trained after its text (tools/demo/train_vision): never in the mix.
+VISION = Skill("vision", "colours, shapes, counts, digits and places in pictures", 0.95, "What colour is it?", 0,
+    vision.sample, vision.LABELS, True)  # fmt: skip
+_BY_NAME = {skill.name: skill for skill in (*SKILLS, VISION)}
 
 # Turns of these can follow each other in one conversation, whatever came before.
 _EXCHANGES: tuple[Callable[[random.Random, Split], list[Message]], ...] = (

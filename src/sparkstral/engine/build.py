@@ -21,6 +21,7 @@ from sparkstral.checkpoint.locate import locate_tokenizer
 from sparkstral.checkpoint.plan import LoadPlan, plan_load
 from sparkstral.checkpoint.stream import LoadProgress
 from sparkstral.config import EngineConfig
+from sparkstral.engine.build_vision import build_encoder, why_blind
 from sparkstral.engine.core import EngineCore, Runner
 from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.kv_persistence import KvPersistence
@@ -36,6 +37,7 @@ from sparkstral.memory.ledger import draw_ledger, show_ledger
 from sparkstral.memory.lines import PassMemory, PlanLine
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory, host_memory
+from sparkstral.memory.vision_workspace import VisionWorkspace
 from sparkstral.memory.workspace import Workspace
 from sparkstral.model.mistral4 import Mistral4
 from sparkstral.runner.block_copy import BlockCopier
@@ -43,6 +45,7 @@ from sparkstral.runner.held import held_bytes, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.scheduler.budgets import SchedulerConfig
+from sparkstral.scheduler.encoder_cache import EncoderLimits
 from sparkstral.scheduler.scheduler import Scheduler
 from sparkstral.speculative.controller import DepthController
 from sparkstral.speculative.prompt_lookup import PromptLookup
@@ -106,6 +109,7 @@ def build_engine(
 
     grammars = GrammarCompiler(partial(CompiledGrammar, grammar_tokenizer), wake=inbox.wake)
     cache = KvCacheManager(memory_plan.num_blocks, config.block_size_tokens)
+    vision = VisionWorkspace.of(model_config, dtype.itemsize)
     scheduler = Scheduler(
         SchedulerConfig(
             max_num_seqs=config.max_num_seqs,
@@ -115,6 +119,7 @@ def build_engine(
             max_sampled_rows=config.max_num_batched_tokens if fast is None else fast.max_rows,
             drafts_for_changed_logits=fast is None,  # the kernels note every sampled token
             max_slowdown=config.max_slowdown,
+            encoder=None if vision is None else EncoderLimits(vision.max_encoded, vision.capacity),
         ),
         cache,
         None if speculative == "off" else DepthController(config.max_draft_tokens),
@@ -128,20 +133,24 @@ def build_engine(
         _, weights = load_planned(load_plan, device, show_progress)
         if fast is not None:
             fast_model = fast.make_model(weights, memory_plan.max_model_len)
+            encoder = fast.make_encoder(weights)
             del weights  # the model has taken them over, or has them in another form
-            fast_runner = fast.make_runner(fast_model, memory_plan.num_blocks, grammars.compiled, proposer)
+            fast_runner = fast.make_runner(
+                fast_model, memory_plan.num_blocks, grammars.compiled, proposer, encoder
+            )
             fast.warm_up(fast_runner, memory_plan.max_model_len, show_warm_up)
             runner, latent_pool = fast_runner, fast_runner.latent_pool
             measured = fast.measure(fast_runner)
         else:
             model = Mistral4(model_config, weights, device, dtype, config.dense)
+            encoder = build_encoder(model_config, weights.vision, device, dtype)
             del weights  # the model has its own form of them
             latent_pool = allocate_latent_pool(
                 model_config.num_hidden_layers, memory_plan.num_blocks, config.block_size_tokens, device, dtype,
                 config.kv,
             )  # fmt: skip
-            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled, proposer)
-            measured = held_bytes({"model": model, "latent_pool": latent_pool})
+            runner = ModelRunner(model, latent_pool, config.seed, grammars.compiled, proposer, encoder)
+            measured = held_bytes({"model": model, "encoder": encoder, "latent_pool": latent_pool})
         on_failure.pop_all()
     ledger = draw_ledger(memory_plan.lines, measured, taken_now(device).used_bytes - before.used_bytes)
     logger.info("memory taken:\n%s", show_ledger(ledger))
@@ -154,6 +163,8 @@ def build_engine(
         speculative=speculative,
         max_draft_tokens=0 if speculative == "off" else config.max_draft_tokens,
         memory=ledger,
+        reads_images=vision is not None,
+        why_blind=why_blind(model_config, not config.reads_images),
     )
     persistence = None
     if config.kv_dir is not None:
@@ -181,7 +192,9 @@ def prepare(config: EngineConfig) -> Prepared:
     kernels = select_kernels(config.kernels, device)
     if config.prefill == "w4a4":
         check_w4a4(None if kernels is None else torch.cuda.get_device_capability(device))
-    load_plan = plan_load(config.model_path, with_input_scales=config.prefill == "w4a4")
+    load_plan = plan_load(
+        config.model_path, with_vision=config.reads_images, with_input_scales=config.prefill == "w4a4"
+    )
     fast: FastParts | None = None
     if kernels is not None:
         from sparkstral.engine.build_fast import FastParts  # brings Triton, which the CPU's path does without
@@ -257,6 +270,8 @@ def plan_memory(
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
         )
+    vision = VisionWorkspace.of(model_config, dtype.itemsize)
+    held += () if vision is None else (vision.line(),)
     request = PlanRequest(held, workspace, layout, config.max_model_len, config.kv_memory_bytes)
     return draw_plan(request, available_memory(device))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,17 +16,21 @@ from sparkstral.checkpoint.forms import Form
 from sparkstral.checkpoint.held import held_lines
 from sparkstral.checkpoint.plan import LoadPlan
 from sparkstral.config import EngineConfig
+from sparkstral.engine.build_vision import build_encoder
 from sparkstral.errors import ConfigError
 from sparkstral.kernels.configs import KernelConfigs
 from sparkstral.kernels.mla_decode.triton_kernel import MAX_REQUESTS
+from sparkstral.kernels.vision_attention import triton_kernel as vision_attention
 from sparkstral.memory.fast_workspace import FastWorkspace, KernelSizes
 from sparkstral.memory.holding import Holding
 from sparkstral.memory.lines import PlanLine
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
 from sparkstral.model.fast_weights import NOT_STACKED
+from sparkstral.model.pixtral import Attend
 from sparkstral.model.weights import ModelWeights
 from sparkstral.runner.compile_worker import CompileSetup, start_workers
 from sparkstral.runner.decode_sizes import decode_sizes
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_runner import FastRunner
 from sparkstral.runner.held import held_bytes, reserved_bytes, split_shared_expert, taken_now
 from sparkstral.runner.latent_pool import allocate_latent_pool
@@ -119,12 +123,18 @@ class FastParts:
             self._load_plan.config, weights, self._kernels, limits, device, self._dtype, self._config.dense
         )
 
+    def make_encoder(self, weights: ModelWeights) -> EncoderCache | None:
+        """None where the model reads no images."""
+        config = self._load_plan.config
+        return build_encoder(config, weights.vision, self._device, self._dtype, self._vision_attention)
+
     def make_runner(
         self,
         model: FastMistral4,
         num_blocks: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
         proposer: Proposer | None,
+        encoder: EncoderCache | None,
     ) -> FastRunner:
         config, model_config, device = self._config, self._load_plan.config, self._device
         if device.type == "cuda":
@@ -132,10 +142,18 @@ class FastParts:
         pool = allocate_latent_pool(
             model_config.num_hidden_layers, num_blocks, config.block_size_tokens, device, self._dtype, config.kv
         )
-        runner = FastRunner(model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, proposer)
+        runner = FastRunner(
+            model, pool, self._config.seed, compiled_grammar, model_config.vocab_size, proposer, encoder
+        )
         self._gap_bytes = reserved_bytes(device) - sum(held_bytes({"runner": runner}).values())
         self._beside_bytes = taken_now(device).beside_bytes
         return runner
+
+    def _vision_attention(self, cu_seqlens: Sequence[int]) -> Attend:
+        """Of a batch whose images begin and end at `cu_seqlens`."""
+        config = self._kernels.vision
+        tiles = vision_attention.plan_tiles(cu_seqlens, config, self._device)
+        return lambda qkv, rotation: vision_attention.vision_attention(qkv, rotation, tiles, config=config)
 
     def warm_up(self, runner: FastRunner, max_model_len: int, report: ReportProgress) -> None:
         """After this nothing is compiled, captured or allocated."""

@@ -55,7 +55,7 @@ class KvPersistence:
 
     def begin(self, request: GenerationRequest) -> bool:
         """Whether the disk has more of its prefix than the cache; then `work` gives it back when that is restored."""
-        table = self._cache.new_table(request.cache_salt)
+        table = self._cache.new_table(request.cache_salt, request.images)
         self._cache.extend_by_cached(table, request.prompt_token_ids)
         key = self._cache.next_key(table, request.prompt_token_ids)
         if key is None or key not in self._store:

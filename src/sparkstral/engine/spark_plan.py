@@ -15,11 +15,12 @@ from sparkstral.errors import ConfigError
 from sparkstral.kv_cache.layout import KvLayout
 from sparkstral.memory.fallback import draw_fallback_plan, expanded_layout
 from sparkstral.memory.fast_workspace import GB10_KERNELS, FastWorkspace
-from sparkstral.memory.holding import BYTES_PER_VALUE, VISION_WORKSPACE, Holding
+from sparkstral.memory.holding import BYTES_PER_VALUE, Holding
 from sparkstral.memory.host import host_lines
 from sparkstral.memory.plan import MemoryPlan, PlanRequest, draw_plan
 from sparkstral.memory.probe import AvailableMemory
 from sparkstral.memory.projection import Projection, project_plan
+from sparkstral.memory.vision_workspace import VisionWorkspace
 from sparkstral.runner.decode_sizes import decode_sizes
 
 
@@ -64,9 +65,10 @@ def plan_spark(facts: ModelFacts, target: Target) -> SparkPlan:
             num_graphs=len(decode_sizes(max_num_seqs)),
             dense=holding.dense,
         )
+        vision = VisionWorkspace.of(config, BYTES_PER_VALUE["bf16"])
         fixed = (
             *held_lines(config, facts.forms, holding, facts.source),
-            *((VISION_WORKSPACE,) if config.vision else ()),
+            *((vision.line(),) if vision else ()),
             *host_lines(is_live=target.is_live),
         )
         request = PlanRequest(

@@ -67,11 +67,13 @@ async def run_demo(
     *,
     judge: Judge = EvalItem.wrong,
     concurrency: int = 16,
+    vision_items: Sequence[EvalItem] = (),
     on_item: Callable[[str, bool], None] = lambda skill, right: None,
 ) -> DemoResult:
     """Ask each conversation and count.
 
-    `judge` is how an answer is taken; `on_item` hears of each conversation (skill, right).
+    `vision_items` are asked too, if the server reads images. `judge` is how an answer is taken; `on_item` hears of each
+    conversation (skill, right).
 
     Raises EndpointError when the server cannot be reached; a refused or failed request counts as wrong.
     """
@@ -80,6 +82,8 @@ async def run_demo(
     started = time.monotonic()
     try:
         model = await endpoint.model_name()
+        if vision_items and await endpoint.reads_images():
+            items = [*items, *vision_items]
 
         async def ask(item: EvalItem) -> tuple[EvalItem, Miss | None, int]:
             async with slots:
@@ -154,4 +158,6 @@ def request_body(model: str, item: EvalItem, turn: EvalTurn) -> dict[str, Any]:
 
 def _miss(item: EvalItem, turn: EvalTurn, why: str) -> Miss:
     asked = next((m["content"] for m in reversed(turn.prompt) if m["role"] == "user"), "")
+    if not isinstance(asked, str):
+        asked = " ".join(part["text"] for part in asked if part["type"] == "text")
     return Miss(item.skill, item.label, asked[-200:], why[:500])

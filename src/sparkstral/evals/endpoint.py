@@ -45,6 +45,14 @@ class Endpoint:
             raise EndpointError(_sentence(answer))
         return str(answer.json()["data"][0]["id"])
 
+    async def reads_images(self) -> bool:
+        """Whether the model has eyes, as far as the server tells."""
+        try:
+            answer = await self._http.get("/health")
+            return bool(answer.json()["info"]["reads_images"])
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return False
+
     async def complete(self, body: dict[str, Any]) -> dict[str, Any]:
         """One answer, not streamed. Raises EndpointError."""
         try:

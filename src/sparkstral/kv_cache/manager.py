@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from sparkstral.kv_cache.block_pool import BlockPool
 from sparkstral.kv_cache.layout import capacity_tokens, num_blocks_for
 from sparkstral.kv_cache.prefix_index import BlockKey, Digest, KeyChain, Parent, PrefixIndex, digest_256
+from sparkstral.types import ImageInput
 
 
 def _ignore(_: BlockTable) -> None: ...
@@ -75,9 +76,9 @@ class KvCacheManager:
         """Blocks that a prefix can hit, those in use included."""
         return len(self.index)
 
-    def new_table(self, cache_salt: str) -> BlockTable:
-        """An empty table whose prefixes are shared only with tables of equal salt."""
-        return BlockTable(KeyChain(cache_salt, self.block_size_tokens, self._digest))
+    def new_table(self, cache_salt: str, images: Sequence[ImageInput] = ()) -> BlockTable:
+        """An empty table whose prefixes are shared only with tables of equal salt, and equal images in equal places."""
+        return BlockTable(KeyChain(cache_salt, self.block_size_tokens, self._digest, images))
 
     def admit(self, table: BlockTable, token_ids: Sequence[int], num_reserved_blocks: int) -> int | None:
         """Give an empty table blocks for all `token_ids`: those of the longest cached prefix, and fresh ones.

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+from sparkstral.types import ImageInput
+
 Digest = Callable[[bytes], bytes]
 Parent = int | str
 """The block before, or the salt for a first block."""
@@ -26,18 +28,21 @@ def digest_256(data: bytes) -> bytes:
 
 class BlockKey(NamedTuple):
     digest: bytes
-    tokens: bytes  # 4 bytes each
+    tokens: bytes  # 4 bytes each; then 32 of each image that has one of them, since all images' tokens are alike
 
 
 class KeyChain:
     """The keys of one request's full blocks, made when first asked for: tokens are only ever appended."""
 
-    __slots__ = ("_block_size_tokens", "_digest", "_keys", "salt")
+    __slots__ = ("_block_size_tokens", "_digest", "_images", "_keys", "salt")
 
-    def __init__(self, salt: str, block_size_tokens: int, digest: Digest) -> None:
+    def __init__(
+        self, salt: str, block_size_tokens: int, digest: Digest, images: Sequence[ImageInput] = ()
+    ) -> None:
         self.salt = salt
         self._block_size_tokens = block_size_tokens
         self._digest = digest
+        self._images = images
         self._keys: list[BlockKey] = []
 
     def key(self, index: int, token_ids: Sequence[int]) -> BlockKey:
@@ -45,7 +50,9 @@ class KeyChain:
         keys = self._keys
         while len(keys) <= index:
             begin = len(keys) * self._block_size_tokens
-            tokens = array("I", token_ids[begin : begin + self._block_size_tokens]).tobytes()
+            end = begin + self._block_size_tokens
+            tokens = array("I", token_ids[begin:end]).tobytes()
+            tokens += b"".join(i.digest for i in self._images if i.offset < end and i.end > begin)
             parent = keys[-1].digest if keys else self._digest(self.salt.encode())
             keys.append(BlockKey(self._digest(parent + tokens), tokens))
         return keys[index]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkstral.memory.lines import PlanLine
+from sparkstral.memory.vision_workspace import vision_batch_bytes
 from sparkstral.model.config import (
     KV_LORA_RANK,
     LATENT_WIDTH,
@@ -90,7 +91,7 @@ class FastWorkspace:
                 "activations",
                 self.activation_bytes(),
                 f"bound for a step of {self.max_num_batched_tokens:,} tokens, and {self.max_num_seqs} rows of "
-                f"{self.model.vocab_size:,} logits",
+                f"{self.model.vocab_size:,} logits{', or an image' if self.model.vision else ''}",
             ),
             PlanLine(
                 "graphs",
@@ -160,4 +161,5 @@ class FastWorkspace:
         absorbed = self.max_num_seqs * heads * LATENT_WIDTH * self.dtype_bytes
         logits = max(self.max_num_seqs, _PROMPT_LOGITS) * model.vocab_size * (4 + self.dtype_bytes)
         decoded = _DECODED_BYTES if self.dense == "fp8" else 0
-        return (tokens + absorbed + 2 * logits + decoded) * 5 // 4 + 96 * MiB
+        images = vision_batch_bytes(model, self.dtype_bytes)
+        return max(tokens + absorbed + 2 * logits + decoded, images) * 5 // 4 + 96 * MiB

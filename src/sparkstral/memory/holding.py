@@ -25,9 +25,6 @@ _DRAFT_MLP_WIDTH = 12_288
 _DRAFT_LAYERS = 2
 # 110 x 110 patches: the stream, its norm, queries, keys, values and outputs (1024 wide), and the inside of the dense
 # block (4096 wide) three times, in bfloat16.
-VISION_WORKSPACE = PlanLine(
-    "vision workspace", 110 * 110 * (6 * 1024 + 3 * 4096) * 2, "bound for one image of 1540 x 1540"
-)
 
 
 @dataclass(frozen=True, slots=True)

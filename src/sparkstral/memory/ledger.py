@@ -16,7 +16,7 @@ from sparkstral.units import format_bytes
 # The lines of a plan that are put together where a few figures are to be compared; what is not here is weights.
 _GROUPS = {
     "KV pool": "KV", "workspaces": "workspace", "activations": "workspace", "logits": "workspace", "graphs": "graphs",
-    "vision workspace": "workspace", "step buffers": "workspace", "host processes": "host",
+    "image embeddings": "workspace", "step buffers": "workspace", "host processes": "host",
     "weights as stored": "loading", "other": "other",
 }  # fmt: skip
 GROUPS = ("weights", "KV", "workspace", "graphs")

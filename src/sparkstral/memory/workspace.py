@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sparkstral.memory.lines import PlanLine
+from sparkstral.memory.vision_workspace import vision_batch_bytes
 from sparkstral.model.config import (
     KV_LORA_RANK,
     LATENT_WIDTH,
@@ -39,14 +40,14 @@ class Workspace:
     def lines(self, max_model_len: int) -> tuple[PlanLine, ...]:
         """Activations and logits, with a longest request of `max_model_len` tokens."""
         num_tokens = self.max_num_batched_tokens
-        activation_bytes = self._residual_bytes() + max(
-            self._attention_bytes(max_model_len), self._experts_bytes()
-        )
+        of_tokens = self._residual_bytes() + max(self._attention_bytes(max_model_len), self._experts_bytes())
+        activation_bytes = max(of_tokens, vision_batch_bytes(self.model, self.dtype_bytes))
         return (
             PlanLine(
                 "activations",
                 activation_bytes,
-                f"bound for a step of {num_tokens:,} tokens, a request of {max_model_len:,} attending",
+                f"bound for a step of {num_tokens:,} tokens, a request of {max_model_len:,} attending"
+                f"{', or an image' if self.model.vision else ''}",
             ),
             PlanLine(
                 "logits",

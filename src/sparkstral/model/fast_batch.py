@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from sparkstral.kernels.mla_prefill.triton_kernel import PrefillPass
+from sparkstral.model.forward_batch import ImageTokens
 from sparkstral.model.mla import is_absorbed_cheaper
 
 MAX_ABSORBED_QUERIES = 8  # of a request; what kernels/mla_decode is made for
@@ -46,6 +47,7 @@ class FastBatch:
     absorbed: tuple[AbsorbedGroup, ...]
     expanded: ExpandedGroup | None
     logits_rows: Tensor | None  # [L] int64, into T; None: all
+    images: ImageTokens | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,6 +140,8 @@ class FastMistral4:
             batch.input_ids, batch.sources, batch.previous, batch.positions,
             self._embed_tokens, self._rotations, self._query_scales, config=kernels.embed,
         )  # fmt: skip
+        if batch.images is not None:
+            stream.index_copy_(0, batch.images.tokens, batch.images.embeddings)
         terms = self._terms(batch, rotation, query_scale)
         rows = batch.logits_rows
         for layer, pool in zip(self._layers, latent_pool, strict=True):

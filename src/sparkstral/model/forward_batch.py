@@ -11,6 +11,14 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class ImageTokens:
+    """Tokens whose embeddings are those of images."""
+
+    tokens: Tensor  # [K] int64, into T
+    embeddings: Tensor  # [K, H]
+
+
+@dataclass(frozen=True, slots=True)
 class ForwardBatch:
     input_ids: Tensor  # [T] int64
     positions: Tensor  # [T] int64
@@ -19,3 +27,4 @@ class ForwardBatch:
     cu_seqlens_q: tuple[int, ...]  # R + 1: where each request's tokens begin and end
     seq_lens: tuple[int, ...]  # R: tokens in the cache after this pass, these included
     logits_rows: Tensor  # [L] int64, into T
+    images: ImageTokens | None = None

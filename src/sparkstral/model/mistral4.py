@@ -83,6 +83,8 @@ class Mistral4:
         plan = AttentionPlan.of(batch)
         terms = self._rotary.at(batch.positions)
         x = self._embed_tokens[batch.input_ids]
+        if batch.images is not None:
+            x[batch.images.tokens] = batch.images.embeddings
         yield x
         for layer, pool in zip(self._layers, latent_pool, strict=True):
             x = layer.forward(x, batch, plan, terms, pool)

@@ -6,6 +6,7 @@ Must not know where the features come from. Source: docs/model.md 2.4.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from sparkstral.kernels import rms_norm
 from sparkstral.model.config import SPATIAL_MERGE_SIZE, VISION_NORM_EPS
-from sparkstral.model.pixtral import Grid
+from sparkstral.model.pixtral import Grid, PixtralEncoder
 from sparkstral.model.weights import VisionWeights
 
 
@@ -33,6 +34,18 @@ class Projector:
         sizes = [height * width for height, width in grids]
         merged = torch.cat([_merge(part, grid) for part, grid in zip(torch.split(features, sizes), grids, strict=True)])
         return F.linear(F.gelu(F.linear(F.linear(merged, self._merging_layer), self._linear_1)), self._linear_2)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageModel:
+    """Encoder and projector as one."""
+
+    encoder: PixtralEncoder
+    projector: Projector
+
+    def __call__(self, patches: Tensor, grids: Sequence[Grid]) -> Tensor:
+        """patches [T, 588] of the model's dtype, `grids` of the images -> embeddings [T / 4, H]."""
+        return self.projector.forward(self.encoder.forward(patches, grids), grids)
 
 
 def _merge(features: Tensor, grid: Grid) -> Tensor:

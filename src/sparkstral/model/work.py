@@ -6,10 +6,13 @@ not know tensors: the plan reads it too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparkstral.model.config import (
     KV_LORA_RANK,
     LATENT_WIDTH,
     NUM_EXPERTS_PER_TOK,
+    PATCH_WIDTH,
     QK_NOPE_HEAD_DIM,
     QK_ROPE_HEAD_DIM,
     V_HEAD_DIM,
@@ -72,3 +75,18 @@ def prefill_flops(config: ModelConfig, num_tokens: int) -> float:
     attention = pairs * config.num_attention_heads * (QK_NOPE_HEAD_DIM + QK_ROPE_HEAD_DIM + V_HEAD_DIM)
     layer = num_tokens * (attention_parameters(config) + experts + router) + attention
     return 2 * (config.num_hidden_layers * layer + config.vocab_size * config.hidden_size)
+
+
+def encoder_flops(config: ModelConfig, grids: Sequence[tuple[int, int]]) -> float:
+    """Of images with these rows and columns of patches: encoder, attention within each, and projector."""
+    vision = config.vision
+    if vision is None:
+        return 0.0
+    hidden, layers = vision.hidden_size, vision.num_hidden_layers
+    of_patch = PATCH_WIDTH * hidden + layers * (4 * hidden**2 + 3 * hidden * vision.intermediate_size)
+    of_embedding = 4 * hidden**2 + hidden * config.hidden_size + config.hidden_size**2
+    flops = 0.0
+    for rows, columns in grids:
+        patches = rows * columns
+        flops += 2 * (patches * of_patch + layers * 2 * hidden * patches**2 + patches / 4 * of_embedding)
+    return flops

@@ -22,12 +22,14 @@ from torch import Tensor
 
 from sparkstral.kernels import build
 from sparkstral.kernels.configs import KernelConfigs
+from sparkstral.kernels.vision_attention import triton_kernel as vision_attention
 from sparkstral.model.config import (
     KV_LORA_RANK,
     LATENT_WIDTH,
     QK_NOPE_HEAD_DIM,
     QK_ROPE_HEAD_DIM,
     V_HEAD_DIM,
+    VISION_HEAD_DIM,
     ModelConfig,
 )
 from sparkstral.model.fast_mistral4 import FastLimits, FastMistral4
@@ -127,6 +129,11 @@ def _run_all_steps(setup: CompileSetup) -> None:
     for step in prompt_steps(setup.limits, setup.block_size_tokens, bounds):
         batch, sampling = build_fast_batch(step, shape, _META, {}, previous, all_explained(step))
         model.logits(model.hidden(batch, pool)[: len(sampling)])
+    if config.vision is not None:
+        qkv = torch.empty(4, 3, config.vision.num_attention_heads, VISION_HEAD_DIM, dtype=torch.bfloat16, device=_META)
+        rotation = torch.empty(4, VISION_HEAD_DIM // 2, dtype=torch.complex64, device=_META)
+        tiles = vision_attention.plan_tiles((0, 4), kernels.vision, _META)
+        vision_attention.vision_attention(qkv, rotation, tiles, config=kernels.vision)
 
 
 def _no_grammar(_spec: object) -> Any:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sparkstral.kernels.mla_prefill.triton_kernel import PrefillConfig, plan_passes
 from sparkstral.model.fast_batch import MAX_ABSORBED_QUERIES, AbsorbedGroup, AttentionOrder, ExpandedGroup, FastBatch
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.step_buffers import ALIGNMENT_BYTES
 from sparkstral.types import ScheduledRequest
 
@@ -73,6 +74,7 @@ def build_fast_batch(
     sources: Mapping[str, int],
     previous: Tensor,
     explained: Mapping[int, int] = NOTHING_EXPLAINED,
+    encoder: EncoderCache | None = None,
 ) -> tuple[FastBatch, tuple[int, ...]]:
     """The batch, and which request (as an index into `scheduled`) each of its first rows of logits belongs to: one row
     for the last known token, and one more for each draft, in their order.
@@ -162,6 +164,7 @@ def build_fast_batch(
         ),
         expanded=expanded,
         logits_rows=of_logits,
+        images=encoder.tokens([scheduled[request] for request in requests], ends[:-1]) if encoder else None,
     )
     return batch, tuple(sampling)
 

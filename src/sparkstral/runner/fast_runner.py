@@ -25,6 +25,7 @@ from sparkstral.kernels.token_logprobs import triton_kernel as token_logprobs
 from sparkstral.model.fast_batch import FastBatch
 from sparkstral.model.fast_mistral4 import FastLimits
 from sparkstral.runner.decode_graphs import DecodeGraphs
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_batch import StepShape, build_fast_batch
 from sparkstral.runner.logprobs import ROWS_AT_ONCE, ExplainedPrompt, LogprobRows, PromptLogprobs
 from sparkstral.runner.model_runner import DeviceError
@@ -99,6 +100,7 @@ class FastRunner:
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
         vocab_size: int,
         proposer: Proposer | None = None,
+        encoder: EncoderCache | None = None,
     ) -> None:
         """`latent_pool` (runner/latent_pool) is on the model's device."""
         limits, kernels = model.limits, model.kernels
@@ -107,6 +109,7 @@ class FastRunner:
         self.latent_pool = latent_pool
         self._kernels = kernels
         self._states = RequestStates(base_seed, compiled_grammar)
+        self.encoder = encoder
         self._shape = StepShape(block_size, limits.max_num_seqs, kernels.prefill, limits.prefill_keys)
         self._buffers = StepBuffers(
             limits.max_num_seqs, -(-limits.max_positions // block_size), vocab_size, device
@@ -150,7 +153,10 @@ class FastRunner:
         )
         prompts = tuple(prompt for prompt in found if prompt is not None)
         with _device_errors():
-            if not prompts and all(len(request.token_ids) == 1 for request in step.scheduled):
+            if self.encoder is not None:
+                self.encoder.begin_step(step)
+            is_plain = all(len(request.token_ids) == 1 and not request.images for request in step.scheduled)
+            if is_plain and not prompts:
                 return self._submit_decode(step.scheduled, failures)
             return self._submit_prompts(step.scheduled, prompts, failures)
 
@@ -256,7 +262,7 @@ class FastRunner:
         }
         batch, sampling_requests = build_fast_batch(
             scheduled, self._shape, self.device, sources, self._buffers.token_ids,
-            {prompt.index: len(prompt.next_ids) for prompt in prompts},
+            {prompt.index: len(prompt.next_ids) for prompt in prompts}, self.encoder,
         )  # fmt: skip
         arrays = self._buffers.begin()
         rows_of: dict[int, tuple[int, ...]] = {}

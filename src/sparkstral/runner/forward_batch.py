@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from sparkstral.model.forward_batch import ForwardBatch
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.types import ScheduledRequest
 
 
@@ -20,6 +21,7 @@ def build_forward_batch(
     block_size_tokens: int,
     device: torch.device,
     with_all_logits: Container[str] = (),
+    encoder: EncoderCache | None = None,
 ) -> ForwardBatch:
     """One request after the other, in the order of `scheduled`; logits for the last token of each that samples and for
     its drafts, and for every token of the requests in `with_all_logits`."""
@@ -51,4 +53,5 @@ def build_forward_batch(
         cu_seqlens_q=cu_seqlens_q,
         seq_lens=tuple(r.num_computed_tokens + n for r, n in zip(scheduled, num_tokens, strict=True)),
         logits_rows=torch.tensor(logits_rows, dtype=torch.int64).to(device),
+        images=encoder.tokens(scheduled, cu_seqlens_q[:-1]) if encoder is not None else None,
     )

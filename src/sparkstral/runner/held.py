@@ -23,7 +23,8 @@ OTHER = "other"
 _RULES = tuple(
     (re.compile(pattern), name)
     for pattern, name in (
-        (r"vision|projector", "vision and projector"),
+        (r"\b_?encoder\._pool\b", "image embeddings"),
+        (r"\b_?encoder\b", "vision and projector"),
         (r"draft|eagle", "draft head"),
         (r"workspace\b|logprobs\b|\b_(records|rotations|query_scales)\b", "workspaces"),
         (r"\b_(records|logprobs|logprobs_workspace|prompt_logprobs)\b", "workspaces"),

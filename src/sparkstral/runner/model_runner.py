@@ -14,6 +14,7 @@ from torch import Tensor
 
 from sparkstral.errors import SparkstralError
 from sparkstral.model.forward_batch import ForwardBatch
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.forward_batch import build_forward_batch
 from sparkstral.runner.proposing import propose, tell_proposer
 from sparkstral.runner.request_state import (
@@ -58,6 +59,7 @@ class ModelRunner:
         base_seed: int,
         compiled_grammar: Callable[[GrammarSpec], CompiledGrammar],
         proposer: Proposer | None = None,
+        encoder: EncoderCache | None = None,
     ) -> None:
         """`latent_pool` (runner/latent_pool) is on the model's device; for the others see
         `RequestStates`."""
@@ -66,6 +68,7 @@ class ModelRunner:
         self._block_size_tokens = latent_pool.shape[2]
         self._states = RequestStates(base_seed, compiled_grammar)
         self._proposer = proposer
+        self._encoder = encoder
 
     @torch.inference_mode()
     def execute(self, step: SchedulerOutput) -> ModelRunnerOutput:
@@ -76,8 +79,12 @@ class ModelRunner:
         if not step.scheduled:
             return ModelRunnerOutput({})
         explained = {request.request_id for request in step.scheduled if self._wants_prompt(request)}
-        batch = build_forward_batch(step.scheduled, self._block_size_tokens, self._latent_pool.device, explained)
         try:
+            if self._encoder is not None:
+                self._encoder.begin_step(step)
+            batch = build_forward_batch(
+                step.scheduled, self._block_size_tokens, self._latent_pool.device, explained, self._encoder
+            )
             logits = self._model.forward(batch, self._latent_pool)
             prompt_logprobs, logits = self._explain_prompts(logits, step.scheduled, explained)
             result = self._sample(

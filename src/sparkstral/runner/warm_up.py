@@ -77,6 +77,8 @@ def warm_up(
     phase = _Phase("first launches", report, limit_s)
     sizes = sorted(runner.graphs.sizes, reverse=True)
     total = len(steps) + len(sizes)
+    if runner.encoder is not None:
+        runner.encoder.encode_largest()
     for done, step in enumerate(steps):
         phase.step(done, total)
         _run(runner, done, step)
@@ -95,6 +97,8 @@ def warm_up(
     runner.graph_bytes = reserved_bytes(runner.device) - before_bytes
 
     def run_steps() -> None:
+        if runner.encoder is not None:
+            runner.encoder.encode_largest()
         for number, step in enumerate(steps):
             _run(runner, number, step)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sparkstral.scheduler.encoder_cache import EncoderLimits
+
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
@@ -17,6 +19,7 @@ class SchedulerConfig:
     max_num_batched_tokens: int  # tokens of one step
     max_model_len: int  # tokens of prompt and output together
     vocab_size: int  # token ids are below it
+    encoder: EncoderLimits | None = None  # None: no image can be served
     max_sampled_rows: int = 1 << 30  # of a step: tokens that are sampled, drafts included
     drafts_for_changed_logits: bool = True  # whether the runner takes drafts of requests with penalties or biases
     max_slowdown: float | None = None  # of running answers by prompts that are computed beside them; see pacing

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from sparkstral.kv_cache.manager import BlockTable
 from sparkstral.speculative.controller import DraftRecord
-from sparkstral.types import FinishReason, GrammarSpec, SamplingParams, TokenLogprob
+from sparkstral.types import FinishReason, GrammarSpec, ImageInput, SamplingParams, TokenLogprob
 
 
 class RequestStatus(Enum):
@@ -33,6 +33,7 @@ class Request:
     num_prompt_tokens: int
     max_total_tokens: int  # where max_tokens or the context ends it
     table: BlockTable
+    images: tuple[ImageInput, ...] = ()
     status: RequestStatus = RequestStatus.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0  # prompt tokens that this request did not compute itself
@@ -74,6 +75,10 @@ class Request:
         if not self.stop_token_ids.isdisjoint(drafts):
             drafts = tuple(takewhile(lambda token_id: token_id not in self.stop_token_ids, drafts))
         return drafts
+
+    def images_between(self, begin: int, end: int) -> tuple[ImageInput, ...]:
+        """Those that tokens begin to end touch."""
+        return tuple(image for image in self.images if image.offset < end and image.end > begin)
 
     def take_prompt_logprobs(self) -> tuple[TokenLogprob, ...]:
         """The prompt's log probabilities, with the first output token alone."""

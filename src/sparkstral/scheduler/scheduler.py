@@ -22,6 +22,7 @@ from sparkstral.kv_cache.manager import KvCacheManager
 from sparkstral.scheduler import policy
 from sparkstral.scheduler.budgets import SchedulerConfig, share_prefill
 from sparkstral.scheduler.drafting import Controller, Drafting
+from sparkstral.scheduler.encoder_cache import EncoderCache, image_refusal
 from sparkstral.scheduler.pacing import Pacer, lane_of
 from sparkstral.scheduler.request import Request, RequestStatus
 from sparkstral.types import (
@@ -38,6 +39,8 @@ from sparkstral.types import (
     SchedulerOutput,
     TokenOutput,
 )
+
+_Share = tuple[Request, int, tuple[int, ...]]  # tokens of a request in a step, and drafts behind them
 
 
 def _place(request: Request) -> int:
@@ -75,6 +78,7 @@ class Scheduler:
             )
         self._config = config
         self._cache = cache
+        self._encoder = None if config.encoder is None else EncoderCache(config.encoder)
         self._requests: dict[str, Request] = {}  # those without a terminal output
         self._waiting: list[Request] = []  # by place
         self._running: list[Request] = []  # by place
@@ -121,7 +125,8 @@ class Scheduler:
             token_ids=list(request.prompt_token_ids),
             num_prompt_tokens=num_prompt_tokens,
             max_total_tokens=min(num_prompt_tokens + request.sampling.max_tokens, self._config.max_model_len),
-            table=self._cache.new_table(request.cache_salt),
+            table=self._cache.new_table(request.cache_salt, request.images),
+            images=request.images,
         )
         self._num_arrivals += 1
         self._requests[added.request_id] = added
@@ -153,7 +158,7 @@ class Scheduler:
         rows: list[ScheduledRequest] = []
         in_flight: list[Request] = []
         new_requests: list[NewRequest] = []
-        plan = self._divide_budget()
+        plan = self._up_to_images(self._divide_budget())
         num_sampling = sum(request.num_remaining_tokens == num_tokens for request, num_tokens, _ in plan)
         for request, num_tokens, drafts in plan:
             begin = request.num_computed_tokens
@@ -167,6 +172,7 @@ class Scheduler:
                     samples,
                     len(drafts),
                     self._drafting.wanted(request, num_sampling) if samples else 0,
+                    request.images_between(begin, begin + num_tokens) if request.images else (),
                 )
             )
             in_flight.append(request)
@@ -232,17 +238,24 @@ class Scheduler:
                     num_wanted_drafts=self._drafting.wanted(request, len(going_on)),
                 )
             )
-        return self._launch(rows, going_on, [])
+        return self._launch(rows, going_on, [], is_ahead=True)
 
     def _launch(
-        self, rows: list[ScheduledRequest], requests: list[Request], new_requests: list[NewRequest]
+        self,
+        rows: list[ScheduledRequest],
+        requests: list[Request],
+        new_requests: list[NewRequest],
+        is_ahead: bool = False,
     ) -> SchedulerOutput:
         self._step += 1
         self._in_flight.append(_Flight(self._step, requests, tuple(rows), was_held_back=self._is_held_back))
         self._is_held_back = False
         finished_request_ids = tuple(self._forgotten_ids)
         self._forgotten_ids.clear()
-        return SchedulerOutput(self._step, tuple(rows), tuple(new_requests), finished_request_ids)
+        images, dropped = self._encoder.take_step() if self._encoder and not is_ahead else ((), ())
+        return SchedulerOutput(
+            self._step, tuple(rows), tuple(new_requests), finished_request_ids, images, dropped
+        )
 
     def update(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[TokenOutput]:
         """Take in what the step gave: tokens, ends, failures of single rows. `output` is the oldest step in
@@ -253,6 +266,8 @@ class Scheduler:
         outputs: list[TokenOutput] = []
         cache = self._cache
         sampled, failures = result.sampled, result.failures
+        if self._encoder is not None and output.images and failures:
+            self._encoder.forget(output.images)
         if self._wall_s is not None:
             self._drafting.took(output, result, self._wall_s, flight.was_held_back)
             self._wall_s = None
@@ -310,7 +325,8 @@ class Scheduler:
             else:
                 num_prompt_tokens += len(row.token_ids)
                 context = max(context, row.num_computed_tokens)
-        self._pacer.took(num_decoding, num_prompt_tokens, context, seconds)
+        if not output.images:  # what the encoder took tells nothing of tokens
+            self._pacer.took(num_decoding, num_prompt_tokens, context, seconds)
         self._last_step_s = seconds
 
     def forget_unused_blocks(self) -> int:
@@ -410,7 +426,7 @@ class Scheduler:
             self._num_cached_prompt_tokens += num_skipped
         request.num_computed_tokens = num_computed_tokens
 
-    def _divide_budget(self) -> list[tuple[Request, int, tuple[int, ...]]]:
+    def _divide_budget(self) -> list[_Share]:
         """How many tokens of which request this step computes, and which drafts behind them."""
         decoding: list[Request] = []
         catching_up: list[Request] = []
@@ -439,6 +455,21 @@ class Scheduler:
         shares = share_prefill(budget, [request.num_remaining_tokens for request in catching_up])
         plan += [(request, share, ()) for request, share in zip(catching_up, shares, strict=True) if share]
         return plan
+
+    def _up_to_images(self, plan: list[_Share]) -> list[_Share]:
+        """The plan, cut where a request's next image can neither be held nor be encoded in this step. The first
+        request that needs one always gets it, so that there is progress."""
+        encoder = self._encoder
+        if encoder is None:
+            return plan
+        encoder.begin_step()
+        cut = []
+        for request, num_tokens, drafts in plan:
+            begin = request.num_computed_tokens
+            end = encoder.reach(request.images, begin, begin + num_tokens) if request.images else begin + num_tokens
+            if end > begin:
+                cut.append((request, end - begin, drafts if end == begin + num_tokens else ()))
+        return cut
 
     @property
     def _draft_limit(self) -> int:
@@ -527,4 +558,4 @@ class Scheduler:
             return f"Log probabilities of {num_top} tokens are asked for; at most {MAX_TOP_LOGPROBS} are told."
         if min(token_ids) < 0 or max(token_ids) >= self._config.vocab_size:
             return f"The prompt holds token ids outside 0 to {self._config.vocab_size - 1:,}."
-        return None
+        return image_refusal(request, self._config.encoder)

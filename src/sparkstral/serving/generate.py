@@ -26,6 +26,7 @@ from sparkstral.engine.readiness import require_ready
 from sparkstral.errors import NotReadyError, PromptTooLongError, RequestError
 from sparkstral.serving.admission import Admission
 from sparkstral.serving.answers import numbered
+from sparkstral.serving.fetch import ImageFetcher
 from sparkstral.serving.trace import Observer, Trace
 from sparkstral.structured.check import GrammarCheck
 from sparkstral.types import (
@@ -36,6 +37,7 @@ from sparkstral.types import (
     Finished,
     FinishReason,
     GenerationRequest,
+    ImagePart,
     OutputEvent,
     SamplingChoice,
     SamplingParams,
@@ -82,17 +84,30 @@ class Generator:
         self._tokenizer = tokenizer
         self._config = config
         self._observer = observer
+        self._fetcher = ImageFetcher(config.allowed_image_hosts)
         self._grammar_check = GrammarCheck()
         self.admission = admission
 
     async def render(self, request: ChatRequest) -> RenderedPrompt:
         """What the model would see. Raises RequestError."""
-        rendered = await asyncio.to_thread(self._render, request)
+        rendered = await asyncio.to_thread(self._render, await self._with_images(request))
         self._observer.repaired(rendered.repairs)
         return rendered
 
+    async def _with_images(self, request: ChatRequest) -> ChatRequest:
+        """With the bytes of all images. Raises RequestError for one that cannot be had, or if none can be read."""
+        images = [part for message in request.messages for part in message.parts if isinstance(part, ImagePart)]
+        if not images:
+            return request
+        if not self._client.info.reads_images:
+            place = images[0].place
+            raise RequestError(
+                f"`{place}` is an image, and {self._client.info.why_blind}. Send text alone.", place
+            )
+        return replace(request, messages=await self._fetcher.with_images(request.messages))
+
     def _render(self, request: ChatRequest) -> RenderedPrompt:
-        rendered = render(request, self._tokenizer)
+        rendered = render(request, self._tokenizer, self._config.max_images)
         if rendered.repairs and self._config.strict_history:
             raise RequestError(
                 f"The chat format cannot say this message list: it would take {', '.join(rendered.repairs)}, and this "
@@ -112,6 +127,7 @@ class Generator:
         require_ready(self._client.status())
         arrived_s = time.monotonic() if arrived_s is None else arrived_s
         # In a thread: a long prompt takes seconds to encode, and other answers stream meanwhile.
+        request = await self._with_images(request)
         prepared = await asyncio.to_thread(self._prepare, request, request_id)
         self._observer.repaired(prepared.repairs)
         return _urgent(prepared, urgency, arrived_s)
@@ -137,7 +153,8 @@ class Generator:
                 "Leave one of them out.",
                 param,
             )
-        generation = GenerationRequest(request_id, rendered.prompt.token_ids, sampling, grammar)
+        prompt = rendered.prompt
+        generation = GenerationRequest(request_id, prompt.token_ids, sampling, grammar, images=prompt.images)
         return PreparedRequest(
             generation,
             rendered.repairs,

@@ -107,3 +107,17 @@ def test_no_two_prompts_begin_alike() -> None:
     drawn = prompts.draw(32, 256) + prompts.draw(32, 256)
     assert len({tuple(prompt[:8]) for prompt in drawn}) == 64
     assert min(min(prompt) for prompt in drawn) >= 1000
+
+
+def test_the_encoder_is_timed_where_it_is_asked_for(tmp_path: Path) -> None:
+    write_native(tmp_path, model=TinyModel(vocab_size=131072), with_vision=True)
+    write_tekken(tmp_path)
+    config = EngineConfig(tmp_path, device="cpu", num_threads=1, kv_memory_bytes=1 << 22)
+    report = describe_run("bench engine")
+    bench_engine(config, TINY, ("image",), 1000, report, tmp_path / "run.json", with_images=True)
+    rows = {row["name"]: row for row in report["rows"][2:]}
+    assert list(rows) == ["image of 1540 x 1540", "8 images of 512 x 512"]
+    for row in rows.values():
+        assert row["verdict"] == "ok", row
+        assert len(row["runs"]) == TINY.repeats
+        assert row["unit"] == "ms"

@@ -19,8 +19,8 @@ from sparkstral.types import (
 )
 from tests.support.chat_cases import chat_request, load_cases, spell
 
-# The other forms are read by their own protocols, and so are the words for roles (tests/api has these cases); images
-# and sound have no part type here.
+# The other forms are read by their own protocols, and so are the words for roles (tests/api has these cases, and
+# those of images); sound has no part type here.
 CASES = [
     case
     for case in load_cases("message_lists")

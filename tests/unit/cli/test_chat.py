@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from sparkstral.api.app import create_app
 from sparkstral.cli.app import app
@@ -48,6 +49,22 @@ def test_json_is_the_whole_completion(run: Run, answering: Callable[..., str]) -
 
 def test_markup_in_an_answer_is_text(run: Run, answering: Callable[..., str]) -> None:
     assert run("chat", "--url", answering("[bold]no[/bold]", "</s>"), "?").out == "[bold]no[/bold]\n"
+
+
+def test_images_are_shown_with_the_question(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "red.png"
+    Image.new("RGB", (28, 28), "red").save(file)
+    engine = FakeEngine(lambda request: written(v15_tokenizer(), "Red.", "</s>"))
+    with served(create_app(engine, v15_tokenizer(), ServerConfig())) as url:
+        ended = run("chat", "--url", url, "--image", str(file), "--image", str(file), "Which colour?")
+    assert (ended.code, ended.out) == (0, "Red.\n")
+    assert len(engine.requests[0].images) == 2
+
+
+def test_an_image_that_is_not_there_is_a_usage_error(run: Run) -> None:
+    ended = run("chat", "--url", "http://127.0.0.1:9", "--image", "nowhere.png", "What is it?")
+    assert ended.code == 2
+    assert "--image nowhere.png cannot be read" in ended.err
 
 
 def test_nothing_to_ask_is_a_usage_error(run: Run) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparkstral.cli.model_folder import resolve_model
-from sparkstral.cli.options import parse_bytes
+from sparkstral.cli.options import check_image_hosts, parse_bytes
 from sparkstral.errors import CheckpointError, ConfigError
 from tests.support.tekken import write_tekken
 from tests.support.tiny_checkpoint import write_native
@@ -27,6 +27,17 @@ def test_sizes(text: str, num_bytes: int) -> None:
 def test_what_is_no_size_names_the_flag(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--kv-memory.*is not a size"):
         parse_bytes(text, "--kv-memory")
+
+
+@pytest.mark.parametrize("host", ["http://example.com", "example.com/a", "a b", "*.", "exa*mple.com", ""])
+def test_what_is_no_host_names_the_flag(host: str) -> None:
+    with pytest.raises(ConfigError, match=r"--allow-image-host .* is no name of a host"):
+        check_image_hosts([host])
+
+
+def test_hosts_whose_images_may_be_fetched() -> None:
+    assert check_image_hosts(["*", "*.example.com", "a-b.example.com"]) == ("*", "*.example.com", "a-b.example.com")
+    assert check_image_hosts(None) == ()
 
 
 def test_an_unknown_flag_names_the_nearest(run: Run) -> None:

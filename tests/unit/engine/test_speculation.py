@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from sparkstral.config import EngineConfig
+from sparkstral.engine.build import build_engine
+from sparkstral.engine.inbox import Inbox
 from sparkstral.engine.messages import Abort, Outputs, Submit
+from sparkstral.errors import ConfigError
 from sparkstral.types import FinishReason, GenerationRequest, SamplingParams
 from tests.support.context_model import VOCAB_SIZE, ContextModel, greedy_continuation
 from tests.support.core_bench import Engine, request
@@ -176,3 +181,8 @@ def test_steps_with_drafts_are_not_overlapped_and_others_are():
     overlapped.serve(request("r", [1, 2], max_tokens=40))
     assert overlapped.ahead is not None
     assert overlapped.ahead.num_ahead <= 2  # before the first drafts
+
+
+def test_a_draft_head_is_refused_before_anything_is_loaded(tmp_path: Path):
+    with pytest.raises(ConfigError, match="--speculative prompt-lookup"):
+        build_engine(EngineConfig(tmp_path, speculative="eagle"), Inbox(), lambda _: None, lambda *_: None)

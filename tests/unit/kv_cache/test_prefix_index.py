@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from sparkstral.kv_cache.prefix_index import KeyChain, PrefixIndex, digest_256
+from sparkstral.types import ImageInput
 
 TOKENS = list(range(12))
 
@@ -61,3 +62,17 @@ def test_removing_a_block_with_its_descendants_leaves_the_other_branches() -> No
     assert index.find(right.key(1, right_tokens), 1) == 4
     assert sorted(index.remove_with_descendants([1])) == [1, 4]
     assert len(index) == 0
+
+
+def test_blocks_of_equal_tokens_and_other_images_have_other_keys() -> None:
+    def of_images(*digests: bytes) -> KeyChain:
+        images = [ImageInput(offset, 1, 4, digest, b"") for offset, digest in zip((3, 10), digests, strict=True)]
+        return KeyChain("", 4, digest_256, images)
+
+    token_ids = [1, 2, 3, 10, 10, 10, 10, 13, 5, 6, 10, 10, 10, 10, 13, 7, 8, 9, 9, 9]
+    one, other = of_images(b"a" * 32, b"b" * 32), of_images(b"a" * 32, b"c" * 32)
+    keys, others = ([keys_of.key(i, token_ids) for i in range(5)] for keys_of in (one, other))
+    assert keys[:2] == others[:2]  # up to the second image
+    assert [a.tokens == b.tokens for a, b in zip(keys, others, strict=True)] == [True, True, False, False, True]
+    assert [a.digest == b.digest for a, b in zip(keys, others, strict=True)] == [True, True, False, False, False]
+    assert keys[0] != KeyChain("", 4, digest_256).key(0, token_ids)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from sparkstral.runner.decode_graphs import decode_sizes
+from sparkstral.runner.encoder_cache import EncoderCache
 from sparkstral.runner.fast_runner import FastRunner, MemoryGrowth
 from sparkstral.runner.model_runner import ModelRunner
 from sparkstral.structured.matcher import CompiledGrammar
@@ -14,6 +16,7 @@ from sparkstral.types import UNSEEN, GrammarSpec, NewRequest, SamplingParams, Sc
 from tests.support.context_model import VOCAB_SIZE, ContextModel, greedy_continuation, logits_of, make_pool
 from tests.support.core_bench import TOKENIZER
 from tests.support.fast_context_model import FastContextModel
+from tests.support.images import prompt_of, random_image
 from tests.unit.runner.test_model_runner import (
     ALPHABET,
     GRAMMAR,
@@ -270,3 +273,26 @@ def test_memory_growth_is_counted_from_ready():
         runner.growth_since_ready()
     runner.mark_ready()
     assert runner.growth_since_ready() == MemoryGrowth(0, 0)
+
+
+def test_a_single_token_of_an_image_is_not_decoded_by_a_graph():
+    """A graph reads token ids alone; a chunk of a prompt may be as short as an answer's step."""
+    seen = []
+
+    class Watched(FastContextModel):
+        def hidden(self, batch, latent_pool):
+            seen.append(None if batch.images is None else batch.images.embeddings.tolist())
+            return super().hidden(batch, latent_pool)
+
+    encoder = EncoderCache(
+        lambda patches, grids: torch.tensor([[2.5], [3.5]]), 2, 25, 1, torch.device("cpu"), torch.float32
+    )
+    runner = FastRunner(Watched(), make_pool(64, 4), 3, {}.__getitem__, VOCAB_SIZE, encoder)
+    token_ids, images = prompt_of(1, random_image(0, 1, 2), 5)
+    for position, token_id in enumerate(token_ids):
+        touched = images if images[0].offset <= position < images[0].end else ()
+        row = ScheduledRequest("r", (token_id,), position, block_ids(0), position == 4, images=touched)
+        new = (NewRequest("r", GREEDY, None, ()),) if position == 0 else ()
+        runner.execute(SchedulerOutput(position, (row,), new, images=images if position == 1 else ()))
+    assert seen[1:4] == [[[2.5]], [[3.5]], []]
+    assert seen[0] is seen[4] is None

@@ -9,12 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Literal
 
 from sparkstral.api.anthropic_messages.schema import (
     AssistantMessage,
+    Base64Source,
     CountTokensRequest,
     DocumentBlock,
+    FileSource,
+    ImageBlock,
     MediaBlock,
     Message,
     MessagesRequest,
@@ -31,10 +35,12 @@ from sparkstral.api.anthropic_messages.schema import (
     UserBlock,
 )
 from sparkstral.api.efforts import EFFORTS
+from sparkstral.api.images import image_from_base64, image_from_url, refuse_file_id
 from sparkstral.errors import RequestError
 from sparkstral.types import (
     ChatMessage,
     ChatRequest,
+    ImagePart,
     Part,
     ResponseFormat,
     SamplingChoice,
@@ -115,18 +121,29 @@ def _messages(message: Message, place: str, repairs: list[str]) -> list[ChatMess
     if isinstance(content, str):
         return [ChatMessage("user", _text_parts([content]), place=place)]
     turns: list[ChatMessage] = []
-    texts: list[str] = []
+    said: list[str | ImagePart] = []
     for i, block in enumerate(message.content):
         if isinstance(block, ToolResultBlock):
-            if texts:
-                turns.append(ChatMessage("user", _text_parts(texts), place=place))
-                texts = []
+            if said:
+                turns.append(ChatMessage("user", _paragraphs(said), place=place))
+                said = []
             turns.append(_result(block, f"{place}.content[{i}]"))
         elif not isinstance(block, str):
-            texts.append(_text(block, f"{place}.content[{i}]"))
-    if texts or not turns:
-        turns.append(ChatMessage("user", _text_parts(texts), place=place))
+            said.append(_said(block, f"{place}.content[{i}]"))
+    if said or not turns:
+        turns.append(ChatMessage("user", _paragraphs(said), place=place))
     return turns
+
+
+def _paragraphs(said: Sequence[str | ImagePart]) -> tuple[Part, ...]:
+    """Texts that follow one another are one, images stand where they are."""
+    parts: list[Part] = []
+    for is_image, group in groupby(said, lambda each: isinstance(each, ImagePart)):
+        if is_image:
+            parts += [image for image in group if isinstance(image, ImagePart)]
+        else:
+            parts += _text_parts([text for text in group if isinstance(text, str)])
+    return tuple(parts)
 
 
 def _assistant(message: AssistantMessage, place: str, repairs: list[str]) -> list[ChatMessage]:
@@ -157,22 +174,37 @@ def _assistant(message: AssistantMessage, place: str, repairs: list[str]) -> lis
 
 
 def _result(block: ToolResultBlock, place: str) -> ChatMessage:
+    said: list[str | ImagePart]
     if isinstance(block.content, str):
-        text = block.content
+        said = [block.content]
     else:
-        texts = [_text(item, f"{place}.content[{i}]") for i, item in enumerate(block.content or ())]
-        text = _BETWEEN_BLOCKS.join(texts)
-    if block.is_error and not text.lower().startswith("error"):
-        text = f"Error: {text or 'the tool failed.'}"
-    return ChatMessage("tool", (TextPart(text),), tool_call_id=block.tool_use_id, place=place)
+        said = [_said(item, f"{place}.content[{i}]") for i, item in enumerate(block.content or ())]
+    parts = _paragraphs(said)
+    if block.is_error:
+        text = parts[0].text if parts and isinstance(parts[0], TextPart) else ""
+        if not text.lower().startswith("error"):
+            parts = (TextPart(f"Error: {text or 'the tool failed.'}"), *parts[1 if text else 0 :])
+    return ChatMessage("tool", parts, tool_call_id=block.tool_use_id, place=place)
 
 
-def _text(block: UserBlock | ResultBlock, place: str) -> str:
+def _image(block: ImageBlock, place: str) -> ImagePart:
+    match block.source:
+        case Base64Source(data=data):
+            return image_from_base64(data, place)
+        case FileSource():
+            raise refuse_file_id(place)
+        case source:
+            return image_from_url(source.url, place)
+
+
+def _said(block: UserBlock | ResultBlock, place: str) -> str | ImagePart:
     match block:
         case MediaBlock():
             raise RequestError(
-                f"`{place}` is a block of type {block.type}; this server reads text alone. Leave it out.", place
+                f"`{place}` is a block of type {block.type}; this server reads text and images. Leave it out.", place
             )
+        case ImageBlock():
+            return _image(block, place)
         case DocumentBlock():
             heading = "\n".join(text for text in (block.title, block.context) if text)
             body = _document(block, place)

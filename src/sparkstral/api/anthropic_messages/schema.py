@@ -26,10 +26,39 @@ class TextBlock(Wire):
     citations: Annotated[Any, Ignored("the model cites nothing")] = None
 
 
+class Base64Source(Wire):
+    type: Literal["base64"]
+    media_type: Annotated[str | None, Mapped("the image's own bytes tell what it is")] = None
+    data: str
+
+
+class UrlSource(Wire):
+    type: Literal["url"]
+    url: Annotated[str, Mapped("fetched where --allow-image-host names its host; a data URL always")]
+
+
+class FileSource(Wire):
+    """Known to the wire so that it can be refused by its name."""
+
+    type: Literal["file"]
+    file_id: Annotated[Any, Refused("this server keeps no files; send base64")] = None
+
+
+class ImageBlock(Wire):
+    type: Literal["image"]
+    source: Annotated[
+        Annotated[Base64Source, Tag("@base64")]
+        | Annotated[UrlSource, Tag("@url")]
+        | Annotated[FileSource, Tag("@file")],
+        by_key("type", {"base64": "@base64", "url": "@url", "file": "@file"}),
+    ]
+    cache_control: NoCacheControl = None
+
+
 class MediaBlock(Wire):
     """Known to the wire so that it can be refused by its name."""
 
-    type: Literal["image", "container_upload"]
+    type: Literal["container_upload"]
 
 
 class PlainTextSource(Wire):
@@ -98,8 +127,8 @@ ResultBlock = Annotated[
     Annotated[TextBlock, Tag("@text")]
     | Annotated[DocumentBlock, Tag("@document")]
     | Annotated[SearchResultBlock, Tag("@search_result")]
-    | Annotated[MediaBlock, Tag("@media")],
-    by_key("type", {"text": "@text", "document": "@document", "search_result": "@search_result", "image": "@media"}),
+    | Annotated[ImageBlock, Tag("@image")],
+    by_key("type", {"text": "@text", "document": "@document", "search_result": "@search_result", "image": "@image"}),
 ]
 
 
@@ -122,6 +151,7 @@ UserBlock = Annotated[
     | Annotated[DocumentBlock, Tag("@document")]
     | Annotated[SearchResultBlock, Tag("@search_result")]
     | Annotated[ToolResultBlock, Tag("@tool_result")]
+    | Annotated[ImageBlock, Tag("@image")]
     | Annotated[MediaBlock, Tag("@media")],
     by_key(
         "type",
@@ -130,7 +160,7 @@ UserBlock = Annotated[
             "document": "@document",
             "search_result": "@search_result",
             "tool_result": "@tool_result",
-            "image": "@media",
+            "image": "@image",
             "container_upload": "@media",
         },
     ),

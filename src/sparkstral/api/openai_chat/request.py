@@ -10,12 +10,14 @@ import json
 from collections.abc import Sequence
 
 from sparkstral.api.efforts import EFFORTS
+from sparkstral.api.images import image_from_url
 from sparkstral.api.openai_chat.schema import (
     AllowedToolsChoice,
     AssistantMessage,
     ChatCompletionRequest,
     ContentPart,
     FunctionTool,
+    ImagePart,
     MediaPart,
     Message,
     NamedToolChoice,
@@ -104,8 +106,10 @@ def _part(part: ContentPart, place: str, is_assistant: bool) -> Part:
     match part:
         case MediaPart():
             raise RequestError(
-                f"`{place}` is a part of type {part.type}; this server reads text alone. Leave it out.", place
+                f"`{place}` is a part of type {part.type}; this server reads text and images. Leave it out.", place
             )
+        case ImagePart(image_url=image):
+            return image_from_url(image if isinstance(image, str) else image.url, place)
         case ThinkingPart() | RefusalPart() if not is_assistant:
             raise RequestError(
                 f"`{place}` is a part of type {part.type}, which only an assistant may have.", place

@@ -43,21 +43,37 @@ class ThinkingPart(Wire):
     closed: bool | None = None
 
 
+class ImageUrl(Wire):
+    url: Annotated[str, Mapped("a data URL in base64; http and https URLs where --allow-image-host names their host")]
+    detail: Annotated[Any, Ignored("images are read at their own size")] = None
+
+
+class ImagePart(Wire):
+    """In a user's message, or in a tool's result. Mistral's API writes the URL without an object."""
+
+    type: Literal["image_url"]
+    image_url: Annotated[
+        Annotated[str, Tag("@text")] | Annotated[ImageUrl, Tag("@object")],
+        by_json_type("must be a URL, or an object with a url"),
+    ]
+
+
 class MediaPart(Wire):
     """Known to the wire so that it can be refused by its name."""
 
-    type: Literal["image_url", "input_audio", "audio_url", "video_url", "file"]
+    type: Literal["input_audio", "audio_url", "video_url", "file"]
 
 
-MEDIA = dict.fromkeys(("image_url", "input_audio", "audio_url", "video_url", "file"), "@media")
+MEDIA = dict.fromkeys(("input_audio", "audio_url", "video_url", "file"), "@media")
 
 
 ContentPart = Annotated[
     Annotated[TextPart, Tag("@text")]
     | Annotated[RefusalPart, Tag("@refusal")]
     | Annotated[ThinkingPart, Tag("@thinking")]
+    | Annotated[ImagePart, Tag("@image")]
     | Annotated[MediaPart, Tag("@media")],
-    by_key("type", {"text": "@text", "refusal": "@refusal", "thinking": "@thinking", **MEDIA}),
+    by_key("type", {"text": "@text", "refusal": "@refusal", "thinking": "@thinking", "image_url": "@image", **MEDIA}),
 ]
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from sparkstral.api.efforts import EFFORTS
+from sparkstral.api.images import image_from_url, refuse_file_id
 from sparkstral.api.openai_responses.schema import (
     LOGPROBS,
     AgentMessageItem,
@@ -39,13 +40,16 @@ from sparkstral.api.openai_responses.schema import (
     SchemaFormat,
     ToolsItem,
 )
+from sparkstral.api.openai_responses.schema import ImagePart as WireImagePart
 from sparkstral.api.openai_responses.schema import Part as WirePart
+from sparkstral.api.openai_responses.schema import TextPart as WireTextPart
 from sparkstral.api.openai_responses.schema import Tool as WireTool
 from sparkstral.api.openai_responses.tools import model_name
 from sparkstral.errors import RequestError
 from sparkstral.types import (
     ChatMessage,
     ChatRequest,
+    ImagePart,
     Part,
     ResponseFormat,
     SamplingChoice,
@@ -132,7 +136,7 @@ def _json(value: object) -> str:
 
 def _said(item: ReasoningItem | MessageItem, place: str) -> list[Part]:
     if isinstance(item, MessageItem):
-        return [TextPart(text)] if (text := _text(item.content, f"{place}.content")) else []
+        return list(_parts(item.content, f"{place}.content"))
     told = item.content or item.summary or ()
     thought = "".join(part.text for part in told) or decode_reasoning(item.encrypted_content or "")
     return [ThinkPart(thought)] if thought else []
@@ -141,7 +145,8 @@ def _said(item: ReasoningItem | MessageItem, place: str) -> list[Part]:
 def _heard(item: Item, place: str) -> ChatMessage:
     match item:
         case CallOutputItem():
-            return _result(_text(item.output, f"{place}.output"), item.call_id, place)
+            parts = _parts(item.output, f"{place}.output")
+            return ChatMessage("tool", parts, tool_call_id=item.call_id, place=place)
         case BuiltInOutputItem(output=output):
             told = item.status or "" if output is None else output
             return _result(told if isinstance(told, str) else _json(told), item.call_id or item.id, place)
@@ -152,9 +157,8 @@ def _heard(item: Item, place: str) -> ChatMessage:
             said = f"{item.author or 'Another agent'} says:\n{said}" if said else ""
             return ChatMessage("user", (TextPart(said),) if said else (), place=place)
         case MessageItem():
-            text = _text(item.content, f"{place}.content")
             role: Literal["user", "system"] = "user" if item.role == "user" else "system"
-            return ChatMessage(role, (TextPart(text),) if text else (), place=place)
+            return ChatMessage(role, _parts(item.content, f"{place}.content"), place=place)
         case _:
             raise AssertionError(f"{item.type} is the assistant's, or was resolved")
 
@@ -187,18 +191,37 @@ def to_item(item: Mapping[str, Any]) -> Item:
     return _ITEM.validate_python(item)
 
 
-def _text(content: str | list[WirePart], place: str) -> str:
+def _parts(content: str | list[WirePart], place: str) -> tuple[Part, ...]:
     if isinstance(content, str):
-        return content
-    texts = []
-    for i, part in enumerate(content):
-        if isinstance(part, MediaPart):
+        return (TextPart(content),) if content else ()
+    parts: list[Part] = []
+    for i, wire in enumerate(content):
+        part = _part(wire, f"{place}[{i}]")
+        last = parts[-1] if parts else None
+        if isinstance(part, TextPart) and isinstance(last, TextPart):  # a text may come in several pieces
+            parts[-1] = TextPart(last.text + part.text)
+        else:
+            parts.append(part)
+    return tuple(parts)
+
+
+def _part(part: WirePart, place: str) -> TextPart | ImagePart:
+    match part:
+        case MediaPart():
             raise RequestError(
-                f"`{place}[{i}]` is a part of type {part.type}; this server reads text alone. Leave it out.",
-                f"{place}[{i}]",
+                f"`{place}` is a part of type {part.type}; this server reads text and images. Leave it out.", place
             )
-        texts.append(part.refusal if isinstance(part, RefusalPart) else part.text)
-    return "".join(texts)
+        case WireImagePart(image_url=None):
+            if part.file_id is not None:
+                raise refuse_file_id(place)
+            raise RequestError(f"`{place}.image_url` is required.", f"{place}.image_url")
+        case WireImagePart(image_url=str(url)):
+            return image_from_url(url, place)
+        case RefusalPart():
+            return TextPart(part.refusal)
+        case WireTextPart():
+            return TextPart(part.text)
+    raise TypeError(f"{type(part).__name__} is no part")
 
 
 def encode_reasoning(text: str) -> str:

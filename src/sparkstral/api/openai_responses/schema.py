@@ -35,19 +35,32 @@ class RefusalPart(Wire):
     refusal: str
 
 
+class ImagePart(Wire):
+    type: Literal["input_image"]
+    image_url: Annotated[
+        str | None, Mapped("a data URL in base64; http and https URLs where --allow-image-host names their host")
+    ] = None
+    file_id: Annotated[Any, Refused("this server keeps no files; send image_url")] = None
+    detail: Annotated[Any, Ignored("images are read at their own size")] = None
+
+
 class MediaPart(Wire):
     """Known to the wire so that it can be refused by its name."""
 
-    type: Literal["input_image", "input_file", "input_audio"]
+    type: Literal["input_file", "input_audio"]
 
 
 _PARTS = {
     **dict.fromkeys(("input_text", "output_text", "text"), "@text"),
     "refusal": "@refusal",
-    **dict.fromkeys(("input_image", "input_file", "input_audio"), "@media"),
+    "input_image": "@image",
+    **dict.fromkeys(("input_file", "input_audio"), "@media"),
 }
 Part = Annotated[
-    Annotated[TextPart, Tag("@text")] | Annotated[RefusalPart, Tag("@refusal")] | Annotated[MediaPart, Tag("@media")],
+    Annotated[TextPart, Tag("@text")]
+    | Annotated[RefusalPart, Tag("@refusal")]
+    | Annotated[ImagePart, Tag("@image")]
+    | Annotated[MediaPart, Tag("@media")],
     by_key("type", _PARTS),
 ]
 Content = Annotated[
