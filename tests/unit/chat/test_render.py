@@ -110,12 +110,12 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": (Tool("tide table", "", {}),)}, "tools[0].function.name"),
-        ({"tools": (Tool("tide\n", "", {}),)}, "tools[0].function.name"),
-        ({"tools": (Tool("ok", "", {}), Tool("x" * 65, "", {}))}, "tools[1].function.name"),
-        ({"tools": (Tool("f", "", {"type": "strng"}),)}, "tools[0].function.parameters"),
-        ({"tools": (Tool("f", "", {"type": "array"}),)}, "tools[0].function.parameters"),
-        ({"tools": (Tool("f", "", nested(900)),)}, "tools[0].function.parameters"),
+        ({"tools": (Tool("tide table", "", {}),)}, "tools[].name"),
+        ({"tools": (Tool("tide\n", "", {}),)}, "tools[].name"),
+        ({"tools": (Tool("ok", "", {}), Tool("x" * 65, "", {}))}, "tools[].name"),
+        ({"tools": (Tool("f", "", {"type": "strng"}),)}, "tools[].parameters"),
+        ({"tools": (Tool("f", "", {"type": "array"}),)}, "tools[].parameters"),
+        ({"tools": (Tool("f", "", nested(900)),)}, "tools[].parameters"),
         ({"tool_choice": ToolChoice("required")}, "tool_choice"),
         ({"tools": (Tool("f", "", {}),), "tool_choice": ToolChoice("named", "g")}, "tool_choice"),
         ({"response_format": ResponseFormat("json_schema", {"type": "strng"})}, "response_format"),
