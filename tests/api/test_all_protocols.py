@@ -177,3 +177,13 @@ def test_some_of_the_tools_may_be_allowed(doors: Doors, path: str) -> None:
     assert "get_weather" in grammar.lark
     assert "get_tide" not in grammar.lark
     assert "get_tide" in doors.spelled(engine.requests[0].prompt_token_ids)
+
+
+def test_two_thoughts_that_differ_are_both_told(doors: Doors) -> None:
+    engine = doors.engine("Hi", "</s>")
+    said = {"role": "assistant", "content": "Rain.", "reasoning": "One.", "reasoning_content": "Two."}
+    for turn in (said, said | {"reasoning": "Two."}):
+        assert post(doors, engine, CHAT[0], {"messages": [*USER, turn, *USER]}).status_code == 200
+    both, one = (doors.spelled(request.prompt_token_ids) for request in engine.requests)
+    assert "[THINK]Two.[/THINK][THINK]One.[/THINK]Rain." in both
+    assert "[/INST][THINK]Two.[/THINK]Rain." in one

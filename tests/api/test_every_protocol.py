@@ -183,6 +183,7 @@ USED = said(USE)
 THOUGHT = {"type": "thinking", "thinking": "x", "closed": False}
 BILLING = [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2;"}]
 OUTPUT = {"type": "function_call_output", "call_id": "call00001", "output": "rain"}
+BROKEN = [{"id": "call00001", "type": "function", "function": {"name": "f", "arguments": "{town"}}]
 REPAIRED: list[tuple[str, str, dict[str, Any]]] = [
     ("drop_empty_turns", CHAT, {"messages": [USER, {"role": "assistant", "content": ""}]}),
     ("system_after_answer_to_user", CHAT, {"messages": [USER, ASSISTANT, SYSTEM]}),
@@ -194,6 +195,8 @@ REPAIRED: list[tuple[str, str, dict[str, Any]]] = [
     ("join_repeated_results", CHAT, {"messages": [USER, CALLED, RESULT, RESULT]}),
     ("results_follow_calls", CHAT, {"messages": [USER, CALLED, USER, RESULT]}),
     ("add_missing_results", CHAT, {"messages": [USER, CALLED, USER]}),
+    ("quote_arguments", CHAT, {"messages": [USER, {"role": "assistant", "tool_calls": BROKEN}, RESULT]}),
+    ("drop_early_prefix", CHAT, {"messages": [USER, {**ASSISTANT, "prefix": True}, USER]}),
     ("continue_last_turn", CHAT, {"messages": [USER, ASSISTANT]}),
     ("add_user_turn", CHAT, {"messages": [SYSTEM]}),
     ("merge_turns", MESSAGES, {"messages": [USER, USER]}),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from sparkstral.chat.tool_ids import NativeIds
 from sparkstral.errors import RequestError
-from sparkstral.types import ChatMessage, ImagePart, Part, TextPart, ThinkPart
+from sparkstral.types import ChatMessage, ImagePart, Part, TextPart, ThinkPart, ToolCall
 
 _BETWEEN_MESSAGES = TextPart("\n\n")  # what mistral-common puts between merged messages
 _NO_RESULT = "No result: this call was not answered."
@@ -257,6 +257,25 @@ def add_missing_results(messages: list[ChatMessage]) -> list[ChatMessage]:
     return out
 
 
+def quote_arguments(messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Arguments of past calls that are no JSON are told as the text that they are."""
+
+    def quoted(call: ToolCall) -> ToolCall:
+        try:
+            json.loads(call.arguments or "{}")
+        except ValueError:
+            if call.arguments.strip():
+                return replace(call, arguments=json.dumps(call.arguments))
+        return call
+
+    return [replace(m, tool_calls=tuple(map(quoted, m.tool_calls))) for m in messages]
+
+
+def drop_early_prefix(messages: list[ChatMessage]) -> list[ChatMessage]:
+    """Only the last turn can be one that is to be continued."""
+    return [*(replace(m, prefix=False) for m in messages[:-1]), *messages[-1:]]
+
+
 def continue_last_turn(messages: list[ChatMessage]) -> list[ChatMessage]:
     """A list that ends in an assistant's turn asks for its continuation; no other turn can be continued."""
     last = len(messages) - 1
@@ -284,6 +303,8 @@ STEPS: tuple[Callable[[list[ChatMessage]], list[ChatMessage]], ...] = (
     join_repeated_results,
     results_follow_calls,
     add_missing_results,
+    quote_arguments,
+    drop_early_prefix,
     continue_last_turn,
     add_user_turn,
 )

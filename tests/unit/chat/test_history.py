@@ -145,7 +145,7 @@ def test_a_good_list_is_left_alone() -> None:
         ),
         ("continue_last_turn", [say("user", "Hi"), say("assistant", "Ho")], ["user: Hi", "assistant: Ho"]),
         (
-            "continue_last_turn",
+            "drop_early_prefix",
             [say("user", "Hi"), say("assistant", "Ho", prefix=True), say("user", "Go on")],
             ["user: Hi", "assistant: Ho", "user: Go on"],
         ),

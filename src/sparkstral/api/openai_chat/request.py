@@ -65,9 +65,9 @@ def _message(message: Message, place: str) -> ChatMessage:
     parts = _parts(message.content, f"{place}.content", is_assistant=isinstance(message, AssistantMessage))
     match message:
         case AssistantMessage():
-            reasoning = message.reasoning_content or message.reasoning
-            if reasoning and not any(isinstance(part, ThinkPart) for part in parts):
-                parts = (ThinkPart(reasoning), *parts)
+            thoughts = dict.fromkeys(filter(None, (message.reasoning_content, message.reasoning)))  # mostly the same
+            if not any(isinstance(part, ThinkPart) for part in parts):
+                parts = (*map(ThinkPart, thoughts), *parts)
             return ChatMessage(
                 "assistant", parts, _calls(message, place), prefix=bool(message.prefix), place=place
             )
