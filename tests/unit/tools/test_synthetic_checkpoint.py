@@ -66,8 +66,10 @@ def test_the_engine_reads_it_and_names_what_it_skips(folder: Path) -> None:
     summary = summarize(plan_load(folder))
     assert summary.layout == "native"
     skipped = {row.name: row.num_tensors for row in summary.classes if row.skipped_reason}
+    assert skipped == {"activation scales": 12 * 17 * 3}
+    without = summarize(plan_load(folder, with_vision=False))
     num_vision = sum("vision" in tensor.name for tensor in list_tensors(SMALL)) + 2  # projector norm, patch merger
-    assert skipped == {"vision and projector": num_vision, "activation scales": 12 * 17 * 3}
+    assert num_vision in [row.num_tensors for row in without.classes if row.skipped_reason]
 
 
 def test_the_safetensors_package_reads_it(folder: Path) -> None:
