@@ -55,7 +55,7 @@ def test_no_generated_request_makes_a_server_error(path: str) -> None:
         sent[path] = each_body(app().openapi(), path, RIGHT[path], NUM_CASES[path], lambda body: runner.run(send(body)))
         runner.run(client.aclose())
     assert statuses.total() == sent[path]
-    assert min(statuses[200], statuses[400]) > sent[path] / 9, statuses
+    assert min(statuses[200], statuses[400]) > sent[path] / 12, statuses  # neither all right nor all wrong
 
 
 def test_there_were_3000_of_them() -> None:

@@ -130,7 +130,7 @@ def parse_whole(tokens: list[int], prefilled_think: bool) -> dict[str, Any]:
                 end = ends[0] if ends else len(text)
             calls[-1][1] = text[:end] or ("{}" if by_model else "")
             content += text[end:] if text[end:].strip(SPACE) else ""
-        else:
+        elif closing != "name" or by_model:  # a name that the limit cut is no text
             content += text
 
     for token in itertools.takewhile(lambda token: token != EOS, tokens):
