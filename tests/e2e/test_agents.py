@@ -41,6 +41,52 @@ def use(name: str, arguments: dict[str, str], files: Path) -> str:
     return (files / place).read_text()
 
 
+CITIES = "What is the weather in Oslo and in Lima?"
+WEATHER = ("get_weather", "Weather in a city", schema("city", "The city"))
+
+
+@BOTH
+def test_two_calls_at_once_with_openais_sdk(demo_url: str, stream: bool) -> None:
+    client = openai.OpenAI(base_url=f"{demo_url}/v1", api_key="none", max_retries=0)
+    name, text, parameters = WEATHER
+    body: Any = {
+        "model": SERVED_MODEL_NAME,
+        "temperature": 0,
+        "tools": [{"type": "function", "function": {"name": name, "description": text, "parameters": parameters}}],
+        "messages": [{"role": "user", "content": CITIES}],
+    }
+    if stream:
+        with client.chat.completions.stream(**body) as events:
+            choice: Any = events.get_final_completion().choices[0]
+    else:
+        choice = client.chat.completions.create(**body).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [
+        {"city": "Oslo"}, {"city": "Lima"},
+    ]  # fmt: skip
+
+
+@BOTH
+def test_two_calls_at_once_with_anthropics_sdk(demo_url: str, stream: bool) -> None:
+    client = anthropic.Anthropic(base_url=demo_url, api_key="none", max_retries=0)
+    name, text, parameters = WEATHER
+    body: Any = {
+        "model": SERVED_MODEL_NAME,
+        "max_tokens": 200,
+        "tools": [{"name": name, "description": text, "input_schema": parameters}],
+        "messages": [{"role": "user", "content": CITIES}],
+        "extra_body": {"temperature": 0},
+    }
+    if stream:
+        with client.messages.stream(**body) as events:
+            message: Any = events.get_final_message()
+    else:
+        message = client.messages.create(**body)
+    assert message.stop_reason == "tool_use"
+    calls = [block for block in message.content if block.type == "tool_use"]
+    assert [call.input for call in calls] == [{"city": "Oslo"}, {"city": "Lima"}]
+
+
 @BOTH
 def test_with_anthropics_sdk(demo_url: str, files: Path, stream: bool) -> None:
     client = anthropic.Anthropic(base_url=demo_url, api_key="none", max_retries=0)
