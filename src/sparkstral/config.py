@@ -44,8 +44,9 @@ class EngineConfig:
     prefill: PrefillForm = "w4a16"
     kernels: Literal["auto", "reference"] = "auto"  # reference: plain PyTorch on a GPU too, to compare with
     reads_images: bool = True  # False leaves the vision encoder's weights in the file
-    # Guesses of the next tokens, verified together; answers do not change. auto is prompt-lookup: it needs no weights,
-    # and does nothing for as long as plain steps are faster. eagle, a draft head, is refused until it can be served.
+    # Guesses of the next tokens, verified together; answers do not change. auto is prompt-lookup, which needs no
+    # weights and does nothing for as long as plain steps are faster; on a GPU it is off until its verifying pass was
+    # timed on one. eagle, a draft head, is refused until it can be served.
     speculative: Literal["auto", "eagle", "prompt-lookup", "off"] = "auto"
     max_draft_tokens: int = MAX_DRAFT_TOKENS  # of a request in a step; how many is decided step by step
     num_threads: int | None = None  # CPU threads for torch; None: all cores that the process may use

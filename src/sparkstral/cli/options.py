@@ -48,7 +48,8 @@ class Speculative(StrEnum):
 SpeculativeChoice = Annotated[
     Speculative,
     typer.Option(
-        "--speculative", help="Who guesses tokens ahead; answers stay the same. auto: prompt-lookup; eagle: not yet."
+        "--speculative",
+        help="Who guesses tokens ahead; answers stay the same. auto: prompt-lookup, on a GPU off; eagle: not yet.",
     ),
 ]
 MaxDraftTokens = Annotated[

@@ -85,8 +85,10 @@ def build_engine(
             "--speculative eagle: a draft head cannot be served yet. Use --speculative prompt-lookup, which needs no "
             "weights, or --speculative off."
         )
-    speculative = "prompt-lookup" if config.speculative == "auto" else config.speculative
     device, dtype, load_plan, fast, memory_plan = prepare(config)
+    speculative = config.speculative
+    if speculative == "auto":
+        speculative = "prompt-lookup" if fast is None else "off"
     require(memory_plan, config, device)
     logger.info("memory plan:\n%s", memory_plan.table())
     model_config = load_plan.config

@@ -64,7 +64,8 @@ class FastParts:
             raise ConfigError(NOT_STACKED)
         self._config = config
         # Drafts of a request that is served alone need rows too.
-        self.max_rows = max(config.max_num_seqs, 0 if config.speculative == "off" else config.max_draft_tokens + 1)
+        drafts = config.speculative not in ("auto", "off")
+        self.max_rows = max(config.max_num_seqs, config.max_draft_tokens + 1 if drafts else 0)
         self._load_plan = load_plan
         self._kernels = kernels
         self._device = device
