@@ -310,8 +310,12 @@ def whole_chat(answer: dict[str, Any]) -> Any:
 def check_prefixes(arguments: dict[int, list[str]]) -> list[str]:
     """The joined arguments; whatever has come of them is the beginning of a JSON object."""
     for deltas in arguments.values():
+        try:
+            from_json("".join(deltas), allow_partial="trailing-strings")
+        except ValueError:
+            continue  # no JSON: handed on as the model wrote it
         for i in range(1, len(deltas) + 1):
-            if begun := "".join(deltas[:i]):
+            if (begun := "".join(deltas[:i])).strip():
                 assert isinstance(from_json(begun, allow_partial="trailing-strings"), dict)
     return ["".join(deltas) for _, deltas in sorted(arguments.items())]
 
@@ -340,7 +344,7 @@ def folded_responses(events: Sequence[dict[str, Any]]) -> Any:
     check_prefixes({index: texts for index, texts in deltas.items() if is_call[index]})
     for index, item in enumerate(events[-1]["response"]["output"]):
         whole = item["arguments"] if item["type"] == "function_call" else item["content"][0]["text"]
-        assert "".join(deltas[index]) == whole
+        assert "".join(deltas.get(index, ())) == whole
     return plain_items(events[-1]["response"])
 
 
@@ -389,7 +393,7 @@ def playing(tokenizer: ChatTokenizer) -> tuple[FakeEngine, Any]:
     return engine, create_app(engine, tokenizer, ServerConfig())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     pieces=st.just(ALL_KINDS) | PIECES,
     chunks=st.lists(st.integers(1, 9), min_size=1, max_size=6),
