@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -363,7 +364,8 @@ def folded_messages(events: Sequence[dict[str, Any]]) -> Any:
                         blocks[event["index"]][key] += value
     check_prefixes(arguments)
     for index, texts in arguments.items():
-        blocks[index]["input"] = from_json("".join(texts), allow_partial="trailing-strings")
+        with suppress(ValueError):  # what is no JSON is no input
+            blocks[index]["input"] = from_json("".join(texts), allow_partial="trailing-strings")
     (end,) = [event for event in events if event["type"] == "message_delta"]
     return plain_blocks(blocks), end["delta"]["stop_reason"], end["usage"]
 
